@@ -106,6 +106,7 @@ class Broker:
         self._handlers: RequestHandlers
         self._produce: ProduceHandler
         self._dynamic_config: DynamicConfig
+        self._producer_ids: ProducerIds
         self._link: ControllerLink
         self._http: HttpEndpoint | None = None
 
@@ -226,6 +227,7 @@ class Broker:
 
     def _wire_handlers(self) -> None:
         config, runtime = self.config, self.runtime
+        self._producer_ids = ProducerIds(self.coordination, config.broker_id, runtime.clock)
         authentication = Authentication(
             broker_id=config.broker_id,
             secret=lambda: self.secret.key,
@@ -238,7 +240,7 @@ class Broker:
             produce=self._produce,
             image=self.image,
             registration=self.registration,
-            producer_ids=ProducerIds(self.coordination, config.broker_id, runtime.clock),
+            producer_ids=self._producer_ids,
             producer_name_admin=ProducerNameAdmin(self.coordination, config.broker_id),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
@@ -313,7 +315,13 @@ class Broker:
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
 
     async def _note_changes(self) -> None:
-        await self._noted_changes.keep(self.coordination, self.image, self._may_note_changes, self.manager.disk.failed)
+        await self._noted_changes.keep(
+            self.coordination, self._changes, self._may_note_changes, self.manager.disk.failed
+        )
+
+    def _changes(self) -> int:
+        """Of what ZooKeeper holds, as far as this broker has made them or learned of them."""
+        return self.image.changes + self._dynamic_config.changes + self._producer_ids.changes
 
     def _may_note_changes(self) -> bool:
         return not self.log_directory.offline and not self.registration.is_fenced()
@@ -344,7 +352,7 @@ class Broker:
             await self.manager.stop()
             await self.witness.conclude()
             if self._may_note_changes():
-                await self._noted_changes.conclude(self.coordination, self.image)
+                await self._noted_changes.conclude(self.coordination, self._changes)
         if hasattr(self, "log_directory"):
             high_watermarks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
             epoch = self.registration.broker_epoch

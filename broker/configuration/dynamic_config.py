@@ -80,6 +80,8 @@ class DynamicConfig:
         self.current = static
         self.overrides: dict[str, str] = {}
         """The effective part of /config/brokers/<id>."""
+        self.changes = 0
+        """Times that they were other ones than before."""
         self.on_change: Callable[[BrokerConfig], None] = lambda config: None
         self._observer = observer
         self._coordination = coordination
@@ -138,6 +140,7 @@ class DynamicConfig:
         )
         self._observer.notify(SettingsChanged(settings=changed))
         self.current = config
+        self.changes += 1
         self.overrides = {name: value for name, value in overrides.items() if config.source(name) == source}
         self.on_change(config)
 

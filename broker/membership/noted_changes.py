@@ -1,10 +1,12 @@
 """Whether ZooKeeper's data is older than what this broker has seen there.
 
 Owns: a count, in ZooKeeper and on this broker's disk, that rises after each change of the cluster that this broker
-learns of; and the comparison. Leaves to others: when a broker must compare (`registration`).
+learns of; and the comparison. Leaves to others: what counts as a change, and when a broker must compare
+(`registration`).
 
 Why: an acknowledged record is safe because only members of the ISR may lead, and ZooKeeper says who is one. An older
-copy of its data names members that have left since, and lack records.
+copy of its data names members that have left since, and lack records; it may have a shorter retention, and it gives
+the ids and epochs of producers a second time.
 
 Theory: only this broker raises its count, first in ZooKeeper and then on its disk. So ZooKeeper's is never the lower
 one, unless ZooKeeper has lost a change. A refused broker writes nothing: it is refused until the lost data is back, or
@@ -16,7 +18,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.registration import OlderCopy
 from minibroker.protocol.events.broker_events import FileNotUsed, NodeUnreadable
 from minibroker.protocol.files.checkpoints import NOTED_CHANGES, SMALL_FILE_BYTES_MAX, CorruptCheckpoint
@@ -53,7 +54,9 @@ class NotedChanges:
         self._count = 0
         """As on the disk."""
         self._noted = 0
-        """Changes of the metadata image that are counted."""
+        """Changes that are counted."""
+        self._write: asyncio.Future[None] | None = None
+        """The newest of the file. It goes on when its caller is cancelled, and two at once would spoil each other."""
 
     def read(self) -> None:
         """What earlier starts have counted. An entry that cannot be read is reported when the directory is opened."""
@@ -71,6 +74,7 @@ class NotedChanges:
 
     async def _in_zookeeper(self, coordination: Coordination) -> tuple[int, Stat | None]:
         """The count there, 0 for none, and the node's version. Raises OlderCopy."""
+        known_before = self._count  # it may rise until the answer is there
         count, stat = 0, None
         try:
             content, stat = await coordination.get(self._path)
@@ -81,39 +85,38 @@ class NotedChanges:
             consequence = "an older copy of ZooKeeper's data would not be noticed"
             self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
             count = self._count
-        if count < self._count:
-            raise OlderCopy(f"it knows {count} of the {self._count} changes that this broker has noted there")
+        if count < known_before:
+            raise OlderCopy(f"it knows {count} of the {known_before} changes that this broker has noted there")
         return count, stat
 
     async def keep(
         self,
         coordination: Coordination,
-        image: MetadataImage,
+        changes: Callable[[], int],
         may_write: Callable[[], bool],
         failed: Callable[[DiskError], None],
     ) -> None:
-        """Count soon after each change, until cancelled, while `may_write` says that this broker is registered and its
-        disk in use. Raises OlderCopy."""
+        """Count soon after `changes` has risen, until cancelled, while `may_write` says that this broker is registered
+        and its disk in use. Raises OlderCopy."""
         while True:
             await asyncio.sleep(CHECK_MS / 1000)
-            if image.changes == self._noted or not may_write():
+            if changes() == self._noted or not may_write():
                 continue
             try:
-                await self._count_changes(coordination, image)
+                await self._count_changes(coordination, changes())
             except CoordinationError:  # ZooKeeper does not answer, or another process has our id (`registration`)
                 pass
             except DiskError as error:
                 failed(error)
 
-    async def conclude(self, coordination: Coordination, image: MetadataImage) -> None:
+    async def conclude(self, coordination: Coordination, changes: Callable[[], int]) -> None:
         """At a stop, once this broker has left its ISRs. An error of the disk is met, and reported, by what is written
         next."""
         with contextlib.suppress(CoordinationError, DiskError, OlderCopy, TimeoutError):
             async with asyncio.timeout(CLOSE_MS / 1000):
-                await self._count_changes(coordination, image)
+                await self._count_changes(coordination, changes())
 
-    async def _count_changes(self, coordination: Coordination, image: MetadataImage) -> None:
-        changes = image.changes
+    async def _count_changes(self, coordination: Coordination, changes: int) -> None:
         known, stat = await self._in_zookeeper(coordination)
         count = known + 1
         content = NotedChangesNode(changes=count).encode()
@@ -121,5 +124,9 @@ class NotedChanges:
             await coordination.create(self._path, content)
         else:
             await coordination.set(self._path, content, version=stat.version)
-        await self._disk.in_background(lambda: self._disk.replace_file(self._file, format_noted_changes(count)))
+        if self._write is not None:
+            await asyncio.wait([self._write])
+        write = self._disk.in_background(lambda: self._disk.replace_file(self._file, format_noted_changes(count)))
+        self._write = asyncio.ensure_future(write)
+        await asyncio.shield(self._write)
         self._count, self._noted = count, changes

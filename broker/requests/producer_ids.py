@@ -53,6 +53,12 @@ class ProducerIds:
         """Exclusive end of the block."""
         self._refill = asyncio.Lock()
         """One block at a time, however many producers start."""
+        self._blocks_taken = 0
+
+    @property
+    def changes(self) -> int:
+        """Blocks and epochs of names that this broker has taken in ZooKeeper."""
+        return self._blocks_taken + self._names.epochs_given
 
     async def next_producer_id(self) -> ProducerId:
         """A fresh id. Raises ProducerIdsUnavailable."""
@@ -95,7 +101,9 @@ class ProducerIds:
         """First id and exclusive end of a block that is ours alone."""
         for _ in range(ATTEMPTS_MAX):
             try:
-                return await self._try_take_block()
+                block = await self._try_take_block()
+                self._blocks_taken += 1
+                return block
             except (NodeExists, NoNode, BadVersion, WriteOutcomeUnknown) as error:
                 log.info("producer id block: %s, trying again", error)
             except CoordinationUnavailable as error:

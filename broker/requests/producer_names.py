@@ -56,6 +56,7 @@ class ProducerNames:
         self._coordination = coordination
         self._clock = clock
         self._next_producer_id = next_producer_id
+        self.epochs_given = 0
         self._full_until = 0.0
         self._search = asyncio.Lock()
         """For old names: one at a time, however many producers start."""
@@ -95,6 +96,7 @@ class ProducerNames:
             await self._coordination.create(path, node.encode(), make_parents=True)
         else:
             await self._coordination.set(path, node.encode(), version)
+        self.epochs_given += 1
         return node.identity
 
     async def _following(self, newest: Identity, claim: Claim) -> ProducerNameNode:

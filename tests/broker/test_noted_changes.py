@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.noted_changes import CHECK_MS, NotedChanges
 from minibroker.broker.membership.registration import OlderCopy
 from minibroker.protocol.events.broker_events import FileNotUsed, NodeUnreadable
@@ -14,7 +13,7 @@ from minibroker.protocol.files.checkpoints import CorruptCheckpoint
 from minibroker.protocol.files.noted_changes import format_noted_changes, parse_noted_changes
 from minibroker.protocol.znodes import NotedChangesNode, noted_changes_path
 from minibroker.runtime.observer import Observers
-from minibroker.runtime.ports import Coordination, DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import Coordination, DiskError, DiskFull, FileMissing, Stat
 from tests.broker.virtual_zookeeper import World, run
 
 PATH = noted_changes_path(1)
@@ -54,14 +53,14 @@ class Scene:
     def __init__(self, coordination: Coordination) -> None:
         self.coordination = coordination
         self.disk = StandInDisk()
-        self.image = MetadataImage(1, "cluster")
+        self.changes = 0
         self.events: list[object] = []
         self.failed: list[DiskError] = []
         self.may_write = True
 
     def started(self) -> NotedChanges:
         """By a new process."""
-        self.image = MetadataImage(1, "cluster")
+        self.changes = 0
         noted = NotedChanges(self.disk, "/log", 1, Observers(self.events.append))  # type: ignore[arg-type]
         noted.read()
         return noted
@@ -70,7 +69,7 @@ class Scene:
         """For so long."""
         try:
             async with asyncio.timeout(seconds):
-                await noted.keep(self.coordination, self.image, lambda: self.may_write, self.failed.append)
+                await noted.keep(self.coordination, lambda: self.changes, lambda: self.may_write, self.failed.append)
         except TimeoutError:
             pass
 
@@ -103,7 +102,7 @@ def test_each_change_is_counted_soon_and_a_burst_once() -> None:
         await scene.keep(noted, 3 * CHECK_MS / 1000)
         assert scene.disk.count is None, "nothing has changed"
         for changes, count in ((1, 1), (1, 1), (9, 2)):
-            scene.image.changes = changes
+            scene.changes = changes
             await scene.keep(noted, 1.5 * CHECK_MS / 1000)
             assert await scene.in_zookeeper() == count
             assert scene.disk.count == count
@@ -113,10 +112,10 @@ def test_each_change_is_counted_soon_and_a_burst_once() -> None:
 
 def test_a_later_start_goes_on_with_the_count() -> None:
     async def story(scene: Scene) -> None:
-        await scene.started().conclude(scene.coordination, scene.image)
+        await scene.started().conclude(scene.coordination, lambda: scene.changes)
         again = scene.started()
         await again.require_known(scene.coordination)
-        await again.conclude(scene.coordination, scene.image)
+        await again.conclude(scene.coordination, lambda: scene.changes)
         assert (await scene.in_zookeeper(), scene.disk.count) == (2, 2)
 
     play(story)
@@ -126,17 +125,17 @@ def test_a_later_start_goes_on_with_the_count() -> None:
 def test_zookeeper_that_lacks_a_change_is_refused_and_not_written_to() -> None:
     async def story(scene: Scene) -> None:
         first = scene.started()
-        await first.conclude(scene.coordination, scene.image)
-        await first.conclude(scene.coordination, scene.image)
+        await first.conclude(scene.coordination, lambda: scene.changes)
+        await first.conclude(scene.coordination, lambda: scene.changes)
         await scene.coordination.set(PATH, NotedChangesNode(changes=1).encode())
         noted = scene.started()
         for _ in range(3):
             with pytest.raises(OlderCopy, match="it knows 1 of the 2 changes"):
                 await noted.require_known(scene.coordination)
-        scene.image.changes = 1
+        scene.changes = 1
         with pytest.raises(OlderCopy):
             await scene.keep(noted, 3 * CHECK_MS / 1000)
-        await noted.conclude(scene.coordination, scene.image)
+        await noted.conclude(scene.coordination, lambda: scene.changes)
         assert (await scene.in_zookeeper(), scene.disk.count) == (1, 2)
         await scene.coordination.delete(PATH)
         with pytest.raises(OlderCopy, match="it knows 0 of the 2 changes"):
@@ -158,16 +157,58 @@ def test_zookeeper_counts_before_the_disk() -> None:
             seen.append((await scene.in_zookeeper(), scene.disk.count))
 
         scene.disk.before_write = look
-        await scene.started().conclude(scene.coordination, scene.image)
+        await scene.started().conclude(scene.coordination, lambda: scene.changes)
         assert seen == [(1, None)]
+
+    play(story)
+
+
+def test_an_answer_from_before_the_newest_count_is_not_an_older_copy() -> None:
+    """The broker asks, counts one more change, and only then gets the answer."""
+
+    async def story(scene: Scene) -> None:
+        class LateAnswer:
+            async def get(self, path: str) -> tuple[bytes, Stat]:
+                answer = await scene.coordination.get(path)
+                await noted.conclude(scene.coordination, lambda: scene.changes)
+                return answer
+
+        noted = scene.started()
+        await noted.conclude(scene.coordination, lambda: scene.changes)
+        await noted.require_known(LateAnswer())  # type: ignore[arg-type]
+        assert scene.disk.count == 2
+
+    play(story)
+
+
+def test_a_write_whose_task_has_ended_is_over_before_the_next_one() -> None:
+    """A thread does not end with its task. Of two at once, one could leave its count in the other one's file."""
+
+    async def story(scene: Scene) -> None:
+        begun, may_go_on = [], asyncio.Event()
+
+        async def wait() -> None:
+            begun.append(await scene.in_zookeeper())
+            await may_go_on.wait()
+
+        noted = scene.started()
+        scene.disk.before_write = wait
+        scene.changes = 1
+        await scene.keep(noted, 1.5 * CHECK_MS / 1000)
+        conclusion = asyncio.create_task(noted.conclude(scene.coordination, lambda: scene.changes))
+        await asyncio.sleep(0.5 * CHECK_MS / 1000)
+        assert (begun, scene.disk.count) == ([1], None)
+        may_go_on.set()
+        await conclusion
+        assert (begun, scene.disk.count) == ([1, 2], 2)
 
     play(story)
 
 
 def test_nothing_is_counted_while_the_broker_may_not_write() -> None:
     async def story(scene: Scene) -> None:
-        noted, scene.image.changes, scene.may_write = scene.started(), 1, False
-        scene.image.changes = 1
+        noted, scene.changes, scene.may_write = scene.started(), 1, False
+        scene.changes = 1
         await scene.keep(noted, 3 * CHECK_MS / 1000)
         assert scene.disk.count is None
         scene.may_write = True
@@ -180,9 +221,9 @@ def test_nothing_is_counted_while_the_broker_may_not_write() -> None:
 def test_a_full_disk_is_told_of_and_the_change_is_counted_later() -> None:
     async def story(scene: Scene) -> None:
         noted = scene.started()
-        scene.image.changes, scene.disk.is_full = 1, True
+        scene.changes, scene.disk.is_full = 1, True
         await scene.keep(noted, 1.5 * CHECK_MS / 1000)
-        await noted.conclude(scene.coordination, scene.image)
+        await noted.conclude(scene.coordination, lambda: scene.changes)
         assert ([type(each) for each in scene.failed], scene.disk.count) == ([DiskFull], None)
         scene.disk.is_full = False
         await scene.keep(noted, 1.5 * CHECK_MS / 1000)
@@ -193,7 +234,7 @@ def test_a_full_disk_is_told_of_and_the_change_is_counted_later() -> None:
 
 def test_a_damaged_file_and_an_unreadable_node_are_named_and_stop_no_start() -> None:
     async def story(scene: Scene) -> None:
-        await scene.started().conclude(scene.coordination, scene.image)
+        await scene.started().conclude(scene.coordination, lambda: scene.changes)
         scene.disk.content = b"1\n7\n"
         await scene.started().require_known(scene.coordination)
         assert [type(each) for each in scene.events] == [FileNotUsed]

@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="safety review: an older copy was put in while all brokers were stopped, and 50 records were lost",
         rule="a start on data that lacks a change that the broker has noted is refused (decision 0032)",
         breaks=("I3", "I21"),
-        edits=(Edit("broker.membership.noted_changes", "        if count < self._count:\n", "        if False:\n"),),
+        edits=(Edit("broker.membership.noted_changes", "        if count < known_before:\n", "        if False:\n"),),
         schedule=UnitTest(OLDER_ZOOKEEPER),
     ),
     Mutant(

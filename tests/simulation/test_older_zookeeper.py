@@ -1,11 +1,13 @@
 """ZooKeeper's data is replaced by an older copy while no broker runs."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 
 import pytest
 
 from minibroker.broker.membership.noted_changes import CHECK_MS
+from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.files.checkpoints import NOTED_CHANGES
 from minibroker.runtime.ports import DeleteOp
@@ -123,5 +125,45 @@ def test_exchanged_disks_are_no_older_copy() -> None:
             "broker-2": "log directory /data/log belongs to broker 3, not to broker 2",
             "broker-3": "log directory /data/log belongs to broker 2, not to broker 3",
         }
+
+    Stop().play(story)
+
+
+async def lengthen_retention(stop: Stop) -> None:
+    """The copy has the short one, which deletes records."""
+    async with AdminClient(
+        bootstrap_servers=stop.cluster.bootstrap_servers, runtime=stop.cluster.client_runtime()
+    ) as admin:
+        await admin.alter_configs({"log.retention.ms": "-1"}, broker_id=2)
+
+
+async def start_a_named_producer(stop: Stop) -> None:
+    """By the copy, the epoch that it got is still to be given."""
+    servers, runtime = stop.cluster.bootstrap_servers, stop.cluster.client_runtime()
+    async with Producer(bootstrap_servers=servers, runtime=runtime, producer_name="p") as producer:
+        await producer.send_and_wait(TOPIC, b"value")
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.expects_loop_errors
+@pytest.mark.parametrize("change", [lengthen_retention, start_a_named_producer])
+def test_copy_that_lacks_only_a_setting_or_an_epoch_of_a_producer_is_older(
+    change: Callable[[Stop], Awaitable[None]],
+) -> None:
+    """One broker knows of it, and its refusal tells the operator."""
+
+    async def story(stop: Stop) -> None:
+        await asyncio.sleep(2 * CHECK_MS / 1000)
+        older = deepcopy(stop.world.zookeeper.tree)
+        await change(stop)
+        await asyncio.sleep(2 * CHECK_MS / 1000)
+        stop.kill(1, 2, 3)
+        put_in(stop, older)
+        await stop.start(1, 2, 3)
+        await asyncio.sleep(2)
+        errors = [str(error) for _, error in stop.world.crashes]
+        stop.world.crashes.clear()
+        assert len(errors) == 1
+        assert "restored from an older copy" in errors[0]
 
     Stop().play(story)
