@@ -344,6 +344,7 @@ class Broker:
     # -------------------------------------------------------------------------------------------------------- stop
     async def stop(self) -> None:
         """Close what `start` opened so far. The clean marker is written only if everything succeeds."""
+        is_noted = True
         if hasattr(self, "_handlers"):
             if self._http is not None:
                 await self._http.stop()
@@ -351,12 +352,14 @@ class Broker:
             await self._handlers.stop()
             await self.manager.stop()
             await self.witness.conclude()
-            if self._may_note_changes():
-                await self._noted_changes.conclude(self.coordination, self._changes)
+            is_noted = self._may_note_changes() and await self._noted_changes.conclude(self.coordination, self._changes)
+            is_noted = is_noted or self.image.changes == 0  # without an order, this start was in no ISR
         if hasattr(self, "log_directory"):
             high_watermarks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
             epoch = self.registration.broker_epoch
-            await self.log_directory.close(clean=True, high_watermarks=high_watermarks, broker_epoch=epoch)
+            await self.log_directory.close(
+                clean=True, high_watermarks=high_watermarks, broker_epoch=epoch, is_proof=is_noted
+            )
         if hasattr(self, "coordination"):
             await self.coordination.close()
         self.events.notify(BrokerStopped(broker=self.config.broker_id))

@@ -454,13 +454,18 @@ class LogDirectory:
 
     # -------------------------------------------------------------------------------------------------------- closing
     async def close(
-        self, clean: bool, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int | None = None
+        self,
+        clean: bool,
+        high_watermarks: Mapping[TopicPartition, int],
+        broker_epoch: int | None = None,
+        is_proof: bool = True,
     ) -> None:
         """Sync everything, write the checkpoints and, last, the clean marker; then release the lock. Without `clean`,
-        if loading never finished, or if the directory is offline, nothing is written: the next start recovers."""
+        if loading never finished, or if the directory is offline, nothing is written: the next start recovers. Without
+        `is_proof` the logs are undisturbed then, but not proven whole: others must agree before one of them leads."""
         try:
             if clean and self._loaded and not self.offline:
-                await self._close_cleanly(high_watermarks, broker_epoch)
+                await self._close_cleanly(high_watermarks, broker_epoch, is_proof)
         except DiskError as error:
             self.health.record_error(error)
             logger.error("log directory %s could not be closed cleanly, the next start recovers: %s", self.path, error)
@@ -469,7 +474,9 @@ class LogDirectory:
                 log.close()
             self._lock.release()
 
-    async def _close_cleanly(self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int | None) -> None:
+    async def _close_cleanly(
+        self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int | None, is_proof: bool
+    ) -> None:
         await self.checkpoint_high_watermarks(high_watermarks)
         for log in self.logs.values():
             log.prepare_clean_close()
@@ -480,5 +487,5 @@ class LogDirectory:
         await self.checkpoint_recovery_points()
         await self.record_log_starts()
         ends = {partition: log.log_end_offset for partition, log in self.logs.items()}
-        await self._disk.in_background(lambda: self.wholeness.write(ends))
+        await self._disk.in_background(lambda: self.wholeness.write(ends, is_proof))
         await self._disk.in_background(lambda: directory_files.write_clean_marker(self._disk, self.path, broker_epoch))

@@ -109,12 +109,15 @@ class NotedChanges:
             except DiskError as error:
                 failed(error)
 
-    async def conclude(self, coordination: Coordination, changes: Callable[[], int]) -> None:
-        """At a stop, once this broker has left its ISRs. An error of the disk is met, and reported, by what is written
-        next."""
+    async def conclude(self, coordination: Coordination, changes: Callable[[], int]) -> bool:
+        """At a stop, once this broker has left its ISRs. False if that could not be noted: an older copy may name this
+        broker as a member, and the next start does not notice it. An error of the disk is met, and reported, by what is
+        written next."""
         with contextlib.suppress(CoordinationError, DiskError, OlderCopy, TimeoutError):
             async with asyncio.timeout(CLOSE_MS / 1000):
                 await self._count_changes(coordination, changes())
+                return True
+        return False
 
     async def _count_changes(self, coordination: Coordination, changes: int) -> None:
         known, stat = await self._in_zookeeper(coordination)

@@ -136,7 +136,7 @@ PROMISE = (
         Circumstance.ANY,
         Guarantee.STOPS_SAFELY,
         "each broker counts the changes that it learns of, at most 1 s late, in ZooKeeper and on its disk, and does not"
-        " start if ZooKeeper knows fewer of them",
+        " start if ZooKeeper knows fewer of them. Members that were down at the change do not know of it",
     ),
     PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",

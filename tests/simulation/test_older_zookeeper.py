@@ -25,11 +25,15 @@ async def write_without_broker_3(stop: Stop) -> ZNodeTree:
     older = deepcopy(stop.world.zookeeper.tree)
     stop.kill(3)
     await stop.cluster.until(lambda: stop.cluster.in_sync_replicas(TOPIC) == (1, 2), what="an ISR without broker 3")
+    await write_more(stop)
+    return older
+
+
+async def write_more(stop: Stop) -> None:
     servers, runtime = stop.cluster.bootstrap_servers, stop.cluster.client_runtime()
     async with Producer(bootstrap_servers=servers, runtime=runtime) as producer:
         for number in range(MORE_RECORDS):
             await producer.send(TOPIC, b"more %d" % number)
-    return older
 
 
 def put_in(stop: Stop, tree: ZNodeTree) -> None:
@@ -165,5 +169,49 @@ def test_copy_that_lacks_only_a_setting_or_an_epoch_of_a_producer_is_older(
         stop.world.crashes.clear()
         assert len(errors) == 1
         assert "restored from an older copy" in errors[0]
+
+    Stop().play(story)
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.expects_loop_errors
+def test_broker_that_stopped_without_zookeeper_does_not_lead_alone_on_an_older_copy() -> None:
+    """It stopped cleanly, but could not note that: by the copy it is a member of the ISR, and its log is whole."""
+
+    async def story(stop: Stop) -> None:
+        await asyncio.sleep(2 * CHECK_MS / 1000)
+        older = deepcopy(stop.world.zookeeper.tree)
+        stop.world.zookeeper.stop()
+        await stop.stop(3)
+        stop.world.zookeeper.start()
+        await stop.cluster.until(lambda: stop.cluster.in_sync_replicas(TOPIC) == (1, 2), what="an ISR without broker 3")
+        await write_more(stop)
+        await stop.stop(1, 2)
+        youngest = deepcopy(stop.world.zookeeper.tree)
+        put_in(stop, older)
+        await stop.start(3, 1, 2)
+        await asyncio.sleep(15)
+        assert sorted(process for process, _ in stop.world.crashes) == ["broker-1", "broker-2"]
+        stop.world.crashes.clear()
+        assert (stop.cluster.alive(), stop.cluster.leader(TOPIC)) == ([3], None)
+        await stop.stop(3)
+        put_in(stop, youngest)
+        remove_file(stop, 3)  # which has counted changes of the older copy
+        await stop.start(3, 1, 2)
+        await stop.cluster.until(lambda: stop.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), 60, "a full ISR")
+        assert stop.ends() == dict.fromkeys((1, 2, 3), RECORDS + MORE_RECORDS)
+
+    Stop().play(story)
+
+
+def test_two_brokers_that_stopped_without_zookeeper_are_enough_for_an_election() -> None:
+    async def story(stop: Stop) -> None:
+        stop.world.zookeeper.stop()
+        await stop.stop(1, 2, 3)
+        stop.world.zookeeper.start()
+        await stop.start(2, 3)
+        await stop.cluster.until(lambda: stop.cluster.leader(TOPIC) in (2, 3), 60, "a leader")
+        await stop.start(1)
+        await stop.until_whole()
 
     Stop().play(story)

@@ -112,12 +112,14 @@ class Wholeness:
                 )
         return None
 
-    def write(self, log_ends: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write the file durably: at a start, or with the log ends at a clean stop. Without room none is kept."""
+    def write(self, log_ends: Mapping[TopicPartition, int] | None = None, is_proof: bool = True) -> None:
+        """Write the file durably: at a start, or with the log ends at a clean stop. Without room none is kept. Without
+        `is_proof` the logs end there, but others may have gone on in a way that this broker could not note."""
         if not self._incarnation_id or not self.incarnations:
             return
         ends = None if log_ends is None else dict(log_ends)
-        known = WholeSince(incarnations=self.incarnations, proven=len(self.proven), log_ends=ends)
+        proven = len(self.proven) if is_proof else 0
+        known = WholeSince(incarnations=self.incarnations, proven=proven, log_ends=ends)
         try:
             self._disk.replace_file(self._file, format_whole_since(known))
         except DiskFull as error:

@@ -54,6 +54,15 @@ def test_the_chain_survives_a_power_cut_after_a_clean_stop(machine: Machine) -> 
     assert chain(machine) == ("a", "last")
 
 
+def test_a_clean_stop_that_proves_nothing_leaves_the_logs_undisturbed(machine: Machine) -> None:
+    """The broker could not note in ZooKeeper that it has stopped."""
+    drive(start(machine, "a").close(True, {}))
+    drive(start(machine, "b", 0).close(True, {}, is_proof=False))
+    machine.lose_power()
+    wholeness = machine.open(incarnation_id="c").wholeness
+    assert (wholeness.incarnations, wholeness.proven) == (("a", "b", "c"), ("c",))
+
+
 def test_a_log_with_another_end_than_at_the_clean_stop_restarts_the_chain(machine: Machine) -> None:
     directory = start(machine, "a", 3)
     end = directory.logs[PARTITION].log_end_offset
