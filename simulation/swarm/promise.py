@@ -133,10 +133,17 @@ PROMISE = (
     ),
     PromiseRow(
         "ZooKeeper's data is replaced by an older copy while all brokers are stopped",
-        Circumstance.ANY,
+        Circumstance.ANOTHER_COPY,
         Guarantee.STOPS_SAFELY,
         "each broker counts the changes that it learns of, at most 1 s late, in ZooKeeper and on its disk, and does not"
-        " start if ZooKeeper knows fewer of them. Members that were down at the change do not know of it",
+        " start if ZooKeeper knows fewer of them",
+    ),
+    PromiseRow(
+        "ZooKeeper's data is replaced by an older copy while all brokers are stopped",
+        Circumstance.ONLY_COPY,
+        Guarantee.MAY_LOSE,
+        "the broker with that copy does not start, but those that were down when they left the ISR do not know of it,"
+        " and two of them may lead without the records since",
     ),
     PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",
