@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import click
 
 from minibroker.protocol import similar_names
+from minibroker.protocol.printable_text import printable, printable_lines
 from minibroker.shortened_text import shortened
 
 EXIT_FINE = 0
@@ -50,7 +51,8 @@ class CommandFailed(click.ClickException):
     exit_code = EXIT_COULD_NOT
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"{click.style('error:', fg='red')} {self.message}", err=True, color=None if has_colour() else False)
+        message = printable_lines(self.message)
+        click.echo(f"{click.style('error:', fg='red')} {message}", err=True, color=None if has_colour() else False)
 
 
 class WrongUsage(CommandFailed):
@@ -369,8 +371,8 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        return printable(",".join(map(str, value))) or "-"
+    return printable(str(value))
 
 
 def is_number(cell: str) -> bool:
@@ -380,7 +382,7 @@ def is_number(cell: str) -> bool:
 
 def note(text: str) -> None:
     """Print a remark for the user on stderr, never on stdout."""
-    click.echo(text, err=True)
+    click.echo(printable_lines(text), err=True)
 
 
 def print_error(text: str, exit_code: int, as_json: bool) -> None:
@@ -394,7 +396,7 @@ def print_error(text: str, exit_code: int, as_json: bool) -> None:
 
 
 def warn(text: str) -> None:
-    click.echo(f"{click.style('warning:', fg='yellow')} {text}", err=True)
+    click.echo(f"{click.style('warning:', fg='yellow')} {printable_lines(text)}", err=True)
 
 
 def require_reader() -> None:
@@ -431,7 +433,7 @@ class ProgressLine:
             return
         self._next = time.monotonic() + self._every_s
         self._shown = True
-        sys.stderr.write(f"\r\x1b[K{text[: self._width() - 1]}")  # what wraps could not be erased
+        sys.stderr.write(f"\r\x1b[K{printable(text)[: self._width() - 1]}")  # what wraps could not be erased
         sys.stderr.flush()
 
     @staticmethod

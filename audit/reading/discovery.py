@@ -84,6 +84,7 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
     for directory in directories:
         for path in _log_directories(directory):
             real = os.path.realpath(path)
+            _refuse_unreportable(real)
             paths[real] = paths.get(real, False) or os.path.realpath(directory) != real
         read: list[tuple[str, str]] = []
         file = f"{directory}/{CLUSTER_STATE}"
@@ -114,6 +115,14 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
         findings=tuple(findings),
         damage=tuple(sorted(set(damage), key=str)),
     )
+
+
+def _refuse_unreportable(path: str) -> None:
+    """A report and Spark hold text, and such a name is none."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise AuditError(f"the name of {path!a} is not UTF-8, so no report can name its files: rename it") from None
 
 
 def _misnamed(log: AuditedLogDirectory) -> list[Finding]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from minibroker.audit.checks.findings import PartitionResult, PartitionVerdict, ReplicaSummary, Severity
 from minibroker.audit.reports.report import AuditOutcome, AuditReport, describe
 from minibroker.protocol.counted import counted
+from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +55,9 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
         console.print(f"and {counted(len(shown) - PARTITIONS_SHOWN, 'more partition')}, none worse than these")
     for item in report.findings[:FINDINGS_SHOWN]:
         style = "red" if item.severity is Severity.ERROR else "dim"
-        console.print(f"{item.severity}: {describe(item)}", style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            printable(f"{item.severity}: {describe(item)}"), style=style, markup=False, highlight=False, soft_wrap=True
+        )
     if len(report.findings) > FINDINGS_SHOWN:
         console.print(
             f"and {counted(len(report.findings) - FINDINGS_SHOWN, 'more finding')}: see the report files (--output)"
@@ -68,7 +71,7 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
         soft_wrap=True,
     )
     style = OUTCOME_STYLE[report.outcome]
-    console.print(report.summary, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(report.summary), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _acked(result: PartitionResult) -> str:

@@ -399,7 +399,7 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, las
     from minibroker.chaos.history.history_file import BadHistory
     from minibroker.chaos.history.promise import Promise
     from minibroker.chaos.run.history_reading import read_history
-    from minibroker.observation.event_stream import printable
+    from minibroker.protocol.printable_text import printable
 
     history = _history_file(history)
     promise = Promise(

@@ -26,6 +26,7 @@ from minibroker.command_line import (
     with_port,
 )
 from minibroker.protocol.counted import counted
+from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
     from minibroker.local_cluster.cluster_file import RequestedCluster
@@ -321,7 +322,7 @@ def _print_health(reasons: list[str]) -> None:
     if not reasons:
         click.secho("healthy", fg="green")
     for reason in reasons:
-        click.echo(f"{click.style('unhealthy', fg='red')}: {reason}")
+        click.echo(f"{click.style('unhealthy', fg='red')}: {printable(reason)}")
 
 
 @click.command()

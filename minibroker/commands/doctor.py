@@ -16,6 +16,7 @@ from minibroker.command_line import (
     run_async,
     timeout_option,
 )
+from minibroker.protocol.printable_text import printable
 
 
 @click.command()
@@ -80,5 +81,5 @@ def doctor(
         else:
             label = click.style("fine ", fg="green") if finding.well else click.style("WRONG", fg="red", bold=True)
             cure = "" if finding.well else f". Cure: {finding.cure}"
-            click.echo(f"{label}  {finding.check}: {finding.what}{cure}")
+            click.echo(f"{label}  {printable(f'{finding.check}: {finding.what}{cure}')}")
     return EXIT_FINE if all(finding.well for finding in findings) else EXIT_FOUND_WRONG

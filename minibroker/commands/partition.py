@@ -16,6 +16,7 @@ from minibroker.command_line import (
     timeout_option,
 )
 from minibroker.protocol.counted import counted
+from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
     from minibroker.protocol.wire.messages import ElectionPreview, ElectLeadersRequest, ElectLeadersTopic
@@ -139,16 +140,16 @@ def _describe(each: "ElectionPreview", accepts_loss: bool, leader: int | None) -
     """Print the replicas, and what an election would lose. `leader`: the only broker that may be elected."""
     name = f"{each.topic_name}-{each.partition_index}"
     if not each.reason:
-        click.echo(each.error_message)
+        click.echo(printable(each.error_message or ""))
         return
-    click.echo(f"{name}: no leader since epoch {each.leader_epoch}, last ISR {each.isr}: {each.reason}")
+    click.echo(printable(f"{name}: no leader since epoch {each.leader_epoch}, last ISR {each.isr}: {each.reason}"))
     for candidate in each.candidates:
         place = "in the ISR" if candidate.is_in_sync else "not in the ISR"
         place += "" if candidate.is_on_its_directory else ", on another log directory"
         holds = f"holds {candidate.log_start_offset} to {candidate.log_end_offset}, last epoch {candidate.last_epoch}"
-        click.echo(f"  broker {candidate.broker_id} ({place}): {candidate.problem or holds}")
+        click.echo(printable(f"  broker {candidate.broker_id} ({place}): {candidate.problem or holds}"))
     if each.error_code:
-        click.echo(f"  {_why_none(each, leader)}")
+        click.echo(printable(f"  {_why_none(each, leader)}"))
         return
     click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
 
@@ -181,7 +182,8 @@ def _loss(each: "ElectionPreview") -> str:
 
 def _print_election(each: "ElectionPreview") -> None:
     name = f"{each.topic_name}-{each.partition_index}"
-    click.echo(each.error_message if each.error_code else f"{name}: broker {each.chosen} is elected")
+    text = each.error_message if each.error_code else f"{name}: broker {each.chosen} is elected"
+    click.echo(printable(text or ""))
 
 
 def _print_json(each: "ElectionPreview", accepts_loss: bool) -> None:

@@ -28,6 +28,7 @@ from minibroker.command_line import (
     timeout_option,
     topics_option,
 )
+from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
     from minibroker.observation.cluster_changes import ClusterChange
@@ -168,7 +169,7 @@ class EventLines:
                 del fields["at_ms"]
                 print_json({"time": moment.isoformat(timespec="milliseconds"), **fields})
             else:
-                click.echo(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {change.what}")
+                click.echo(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {printable(change.what)}")
 
 
 class LiveScreen:
@@ -187,7 +188,7 @@ class LiveScreen:
     def __exit__(self, *details: Any) -> None:
         self._live.__exit__(None, None, None)
         for event in self._events:  # the alternate screen is gone: print the events on the real one
-            click.echo(event)
+            click.echo(printable(event))
 
     def show(self, view: "ClusterView", changes: "list[ClusterChange]") -> None:
         from rich.text import Text

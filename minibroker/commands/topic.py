@@ -22,6 +22,7 @@ from minibroker.command_line import (
     topics_option,
     warn,
 )
+from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient, BrokerReplicas, TopicDescription
@@ -185,7 +186,7 @@ def list_topics(bootstrap_servers: str, topics: tuple[str, ...], is_long: bool, 
         _print_summaries(rows)
     else:
         for row in rows:
-            click.echo(row["topic"])
+            click.echo(printable(row["topic"]))
     return EXIT_FINE
 
 
@@ -263,7 +264,7 @@ def describe(
             continue
         texts = ", ".join(f"{key}={value}" for key, value in sorted(settings.items())) or "the brokers' defaults"
         texts += f"; {DELETION_MARK}" if is_marked else ""
-        click.secho(f"{description.name} (id {description.topic_id}; {texts})", bold=True)
+        click.secho(printable(f"{description.name} (id {description.topic_id}; {texts})"), bold=True)
         rows_shown = [
             (partition.partition, partition.leader, partition.leader_epoch, partition.replicas, partition.isr)
             for partition in partitions

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer, Refused
+from minibroker.protocol.printable_text import printable
 from minibroker.protocol.wire.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
 
 POLL_SECONDS = 0.3
@@ -64,11 +65,6 @@ def _listed(fields: dict[str, Any], name: str) -> set[int]:
 
 class MalformedEvents(Exception):
     """A broker answered with what is no list of events; the message says what is wrong."""
-
-
-def printable(text: str) -> str:
-    """The text with escapes for characters that a terminal would obey, such as `\\x1b`, or could not show."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class EventStream:

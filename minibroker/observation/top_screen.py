@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from minibroker.observation.replica_table import HEADER, ReplicaTableRow
+from minibroker.protocol.printable_text import printable
 
 EVENT_LINES_MIN = 6
 """Events get as many lines of a small terminal: a failover is told in about so many."""
@@ -31,13 +32,15 @@ def screen(
     title: str, rows: Sequence[ReplicaTableRow], events: Sequence[str], width: int, height: int
 ) -> list[ScreenLine]:
     """At most `height` lines of at most `width` characters; the newest of `events` come last."""
-    told = [line for event in events for line in textwrap.wrap(event, max(width, 20), subsequent_indent=" " * 10)]
+    told = [
+        line for event in events for line in textwrap.wrap(printable(event), max(width, 20), subsequent_indent=" " * 10)
+    ]
     body = max(height - 2, 1)  # below the title and the header
     events_room = max(min(len(told), EVENT_LINES_MIN), body - len(rows))
     shown, rest = _chosen(rows, max(body - events_room, 1))
-    table = [tuple("-" if cell is None else str(cell) for cell in row.cells()) for row in shown]
+    table = [tuple("-" if cell is None else printable(str(cell)) for cell in row.cells()) for row in shown]
     header, *cells = _aligned([HEADER, *table], width)
-    lines = [ScreenLine(title, "bold"), ScreenLine(header, "bold")]
+    lines = [ScreenLine(printable(title), "bold"), ScreenLine(header, "bold")]
     lines += [ScreenLine(text, _style(row)) for text, row in zip(cells, shown, strict=True)]
     lines += [ScreenLine(rest, "dim")] if rest else []
     lines += [ScreenLine(text) for text in told[-events_room:]] if events_room > 0 else []

@@ -57,6 +57,15 @@ def test_the_directory_name_gives_the_broker_when_meta_properties_are_damaged(cl
     assert [(item.broker, item.file) for item in inventory.damage] == [(2, str(file))]
 
 
+def test_a_name_that_is_no_text_is_refused_because_no_report_can_hold_it(cluster: PlantedCluster) -> None:
+    named = os.fsencode(cluster.root) + b"/x\xff-broker-1"
+    os.rename(cluster.log_directory(1), named)
+    with pytest.raises(AuditError, match=r"x\\udcff-broker-1' is not UTF-8, .*: rename it"):
+        discover([str(cluster.root)])
+    with pytest.raises(AuditError, match="rename it"):
+        discover([os.fsdecode(named)])
+
+
 def test_facts_are_read_from_the_checkpoints(cluster: PlantedCluster) -> None:
     directory = cluster.log_directory(1)
     recovery = checkpoints.format_offset_checkpoint({DASHED: 5})

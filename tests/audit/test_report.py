@@ -153,6 +153,15 @@ def test_the_terminal_shows_a_missing_replica_beside_the_others(cluster: Planted
     assert [line for line in out.getvalue().splitlines() if line.strip() == "broker 4: missing"]
 
 
+def test_the_terminal_obeys_no_name_of_a_file(cluster: PlantedCluster) -> None:
+    damage.flip_bit(cluster.replica(BROKER, LINES))
+    root = cluster.root.rename(cluster.root.with_name("a\x1b[2J\nconsistent: \x9b1m"))
+    out = StringIO()
+    print_report(run_audit([str(root)], "local"), Console(file=out, width=200))
+    assert r"a\x1b[2J\nconsistent: \x9b1m/broker-2" in out.getvalue()
+    assert all(character.isprintable() or character == "\n" for character in out.getvalue())
+
+
 def test_a_finding_of_no_place_has_no_brackets() -> None:
     assert describe(finding(Kind.UNPROVEN, "nothing says what should be there")) == (
         "unproven: nothing says what should be there"
