@@ -290,11 +290,16 @@ class Fetcher:
             state.failures = 0
             state.error = None
             self.metrics.fetches_answered += 1
+            left_out = dict(flight.cursors)
             for topic in reply.responses:
                 for answer in topic.partitions:
-                    asked = flight.cursors.get(TopicPartition(topic.topic, answer.partition_index))
+                    partition = TopicPartition(topic.topic, answer.partition_index)
+                    left_out.pop(partition, None)
+                    asked = flight.cursors.get(partition)
                     if asked is not None:
                         self._on_partition(leader, asked, answer)
+            for asked in left_out.values():
+                self._on_left_out(leader, asked.cursor)
         else:
             if isinstance(reply, Response):
                 error: MinibrokerError = broker_error(reply.error_code, message=reply.error_message)
@@ -336,6 +341,15 @@ class Fetcher:
             self._on_records(leader, cursor, answer.records)
         if self.answer_callbacks and answer.high_watermark >= 0:
             self._tell(leader, asked, answer.high_watermark)
+
+    def _on_left_out(self, leader: BrokerId, cursor: Cursor) -> None:
+        """Brokers answer for each partition that was asked for. What does not is broken, and no quiet topic."""
+        where = self._where(cursor, leader)
+        error = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer to a fetch leaves it out")
+        self.metrics.fetches_failed += 1
+        cursor.refused(error, self.now_ms())
+        cursor.retry_at_ms = self._retry_at_ms(1)
+        self._cluster.request_refresh()
 
     def _tell(self, leader: BrokerId, asked: _Asked, high_watermark: Offset) -> None:
         """The user's callbacks get what was just accepted."""

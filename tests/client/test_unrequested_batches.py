@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.consumer_errors import UNFIT_FETCHES_MAX
-from minibroker.client.errors import LogTruncated, MisplacedRecords, TopicMadeAgain, UndecodableRecords
+from minibroker.client.errors import LogTruncated, MinibrokerError, MisplacedRecords, TopicMadeAgain, UndecodableRecords
 from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
@@ -75,6 +75,30 @@ def test_batches_that_were_not_requested_are_an_error_and_never_returned(cluster
             assert cluster.asked(MetadataRequest) > refreshed, "perhaps another broker leads meanwhile"
             cluster.intercept = lambda broker, request: None
             assert (await consumer.getone(timeout_ms=10_000)).value == b"000010"
+
+    cluster.run(main)
+
+
+def test_a_partition_that_an_answer_leaves_out_is_refused_and_asked_for_again_with_pauses(cluster: FakeCluster) -> None:
+    """It once looked like a quiet topic, and was asked for as fast as answers came."""
+    fill(cluster, 10)
+    others = [
+        FetchTopicResponse(topic="t", partitions=[FetchPartitionResponse(partition_index=9, high_watermark=100)]),
+        FetchTopicResponse(topic="u", partitions=[FetchPartitionResponse(partition_index=0, high_watermark=100)]),
+    ]
+
+    def intercept(broker: int, request: IncomingRequest) -> Any:
+        return FetchResponse(responses=others) if isinstance(request.body, FetchRequest) else None
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            cluster.intercept = intercept
+            with pytest.raises(MinibrokerError, match=r"broker 1 for t-0 .*the answer to a fetch leaves it out"):
+                await consumer.getone(timeout_ms=5_000)
+            assert consumer.connection_state(T0).state == "refused"
+            assert cluster.asked(FetchRequest) < 500
+            cluster.intercept = lambda broker, request: None
+            assert (await consumer.getone(timeout_ms=10_000)).value == b"000000"
 
     cluster.run(main)
 
