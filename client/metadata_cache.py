@@ -8,6 +8,8 @@ metadata is fetched.
 """
 
 import math
+from collections.abc import Mapping
+from itertools import count, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -96,7 +98,7 @@ class MetadataCache:
         partitions = {p.partition_index: _newer_partition(before.get(p.partition_index), p) for p in topic.partitions}
         for index, info in before.items():
             partitions.setdefault(index, info)  # partitions are added, never removed, while the id stays
-        return CachedTopic(topic_id=topic.topic_id, partitions=dict(sorted(partitions.items())), error=error)
+        return CachedTopic(topic_id=topic.topic_id, partitions=_without_gaps(partitions), error=error)
 
     def _retire_id(self, topic_id: str, now_ms: float) -> None:
         self._former_ids.pop(topic_id, None)
@@ -136,6 +138,11 @@ class MetadataCache:
         if topic is None:
             return UNKNOWN_PARTITION
         return topic.partitions.get(partition.partition, UNKNOWN_PARTITION)
+
+
+def _without_gaps(partitions: Mapping[int, CachedPartition]) -> dict[int, CachedPartition]:
+    """In order from 0 on. A broker numbers them without gaps; one behind a gap cannot be chosen by a count."""
+    return {index: partitions[index] for index in takewhile(partitions.__contains__, count())}
 
 
 def _newer_partition(known: CachedPartition | None, update: MetadataPartition) -> CachedPartition:

@@ -20,6 +20,8 @@ from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkErr
 BACKLOG = 1024
 """Connections the kernel completes before we accept them: a whole cluster may reconnect at once."""
 
+PORT_MAX = 65_535
+
 ACCEPT_PAUSE_SECONDS = 0.2
 """Pause after a failed accept (usually no descriptor left): long enough not to spin, short enough to recover soon."""
 
@@ -141,6 +143,8 @@ class RealNetwork:
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, timeout_ms: int
     ) -> tuple[Transport, asyncio.BufferedProtocol]:
+        if not 0 <= port <= PORT_MAX:
+            raise NetworkError(f"cannot connect to {host}:{port}: there is no such port")
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 found = numeric(host, port) or await self._look_up(host, port)

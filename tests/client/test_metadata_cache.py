@@ -96,6 +96,13 @@ def test_partitions_are_added_and_never_removed_while_the_id_stays() -> None:
     assert (info.leader, info.leader_epoch, info.replicas, info.isr, info.offline) == (1, 0, (2, 1), (2,), (1,))
 
 
+@pytest.mark.parametrize(("told", "kept"), [([5], []), ([-3, 2**31 - 1], []), ([3, 1, 0, -1], [0, 1])])
+def test_partitions_that_a_broker_does_not_number_from_0_on_are_left_out(told: list[int], kept: list[int]) -> None:
+    """A producer that chose one by their count ended with a KeyError."""
+    partitions = [msgspec.structs.replace(led_by(1, 0), partition_index=index) for index in told]
+    assert list(cache_with(with_topic(*partitions, topic_id="a")).topics["t"].partitions) == kept
+
+
 def test_a_former_id_is_refused_for_a_while_and_then_believed() -> None:
     cache = cache_with(answer(2, 5), answer(1, 0, topic_id="b"))
     for now_ms, expected in ((2.0, "b"), (FORMER_ID_MS, "b"), (1.0 + FORMER_ID_MS, "a")):

@@ -173,6 +173,14 @@ async def test_a_port_without_a_listener_is_a_refusal(ports: RuntimePorts) -> No
 
 
 @conformance
+async def test_a_port_that_cannot_be_is_an_error_of_the_network(ports: RuntimePorts) -> None:
+    """A broker's metadata may name it."""
+    for port in (-5, 65_536, 2**31 - 1):
+        with pytest.raises(NetworkError, match=f"{HOST}:{port}"):
+            await ports.network.connect(Recorder, HOST, port, TIMEOUT_MS)
+
+
+@conformance
 async def test_unknown_host_is_no_refusal(ports: RuntimePorts) -> None:
     with pytest.raises(NetworkError, match="no-such-host") as caught:
         await ports.network.connect(Recorder, "no-such-host.invalid", 9092, TIMEOUT_MS)
