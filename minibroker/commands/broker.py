@@ -10,6 +10,9 @@ from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_o
 NECESSARY_SETTINGS = ("broker.id=1", "log.dirs=logs", "zookeeper.connect=localhost:2181")
 """Every broker needs them, so other settings are checked together with them, where a cluster gives its own later."""
 
+CONFIG_BYTES_MAX = 1024 * 1024
+"""A file with every setting and its description has a few KiB."""
+
 
 @click.command()
 @click.option(
@@ -50,13 +53,7 @@ def broker(
     """
     from minibroker.broker.configuration.config import ConfigError, describe, load_config
 
-    try:
-        text = config_file.read_text() if config_file is not None else None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise CommandFailed(
-            f"{config_file} cannot be read: {why}. Give the broker's settings with --config FILE"
-        ) from None
+    text = None if config_file is None else _read_settings(config_file)
     try:
         config = load_config(text, settings, os.environ, str(config_file))
     except ConfigError as error:
@@ -74,6 +71,19 @@ def broker(
         else:
             click.echo(f"{setting.name}={setting.value}  # {setting.source}")
     return EXIT_FINE
+
+
+def _read_settings(file: Path) -> str:
+    """The text of a file or a pipe; of one that does not end, only as much as could be settings."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(CONFIG_BYTES_MAX + 1)
+        if len(content) <= CONFIG_BYTES_MAX:
+            return content.decode()
+        why = f"it has more than {CONFIG_BYTES_MAX} bytes"
+    except (OSError, UnicodeDecodeError) as error:
+        why = str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8"
+    raise CommandFailed(f"{file} cannot be read: {why}. Give the broker's settings with --config FILE")
 
 
 def problem_of_settings(settings: list[str]) -> str | None:
