@@ -14,6 +14,7 @@ from minibroker.broker.replication.state import Role
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.replica_events import ReplicaWaitsForDescriptor
+from minibroker.protocol.files.checkpoints import NOTED_CHANGES
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
 from minibroker.runtime.observer import UNOBSERVED
@@ -39,6 +40,26 @@ async def test_a_description_says_how_the_directory_is_and_why(c: SimulatedHarne
     assert described_directory(c) == ("online", None)
     health.record_error(DiskError("input/output error"))
     assert described_directory(c) == ("offline", "input/output error")
+
+
+@simulated(brokers=1, settings=SETTINGS)
+async def test_a_disk_that_is_full_when_changes_are_noted_is_full_and_not_lost(c: SimulatedHarness) -> None:
+    """A full disk heals; a directory that is offline waits for a restart."""
+    await c.create_topic(TOPIC)
+    await asyncio.sleep(5)
+    port = c.simulation.brokers[1].runtime.disk
+    replace = port.replace_file
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fails(path: str, data: bytes, sync: bool = True) -> None:
+            if path.endswith(NOTED_CHANGES):
+                raise DiskFull("no space left")
+            replace(path, data, sync)
+
+        patch.setattr(port, "replace_file", fails)
+        await c.create_topic("another")
+        await asyncio.sleep(1.5)
+    assert described_directory(c) == ("full", "no space left")
 
 
 @simulated(brokers=1, settings=SETTINGS)
