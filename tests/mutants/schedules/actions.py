@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from functools import partial
 
+from minibroker.broker.membership.noted_changes import CHECK_MS
 from minibroker.broker.requests import handlers
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
@@ -39,6 +40,12 @@ async def separate_roles(directed: DirectedRun) -> tuple[int, int, int]:
         cluster.start(controller)
         await directed.until_isr(*cluster.broker_ids)
     raise AssertionError("the leader is always the controller")
+
+
+async def until_changes_are_noted() -> None:
+    """Each broker has counted what it has learned, in ZooKeeper and on its disk (decision 0032): it writes nothing more
+    of its own accord."""
+    await asyncio.sleep(2 * CHECK_MS / 1000)
 
 
 def _is_replaced(directed: DirectedRun, broker_id: int) -> bool:

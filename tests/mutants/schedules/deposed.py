@@ -28,6 +28,7 @@ from tests.mutants.schedules.actions import (
     report,
     send_to,
     separate_roles,
+    until_changes_are_noted,
     until_registered_again,
     zookeeper_client,
 )
@@ -250,9 +251,11 @@ async def answer_of_zookeeper_is_lost(directed: DirectedRun) -> None:
     """KAFKA-1382, KAFKA-2729: the controller's write was applied, but its answer is lost."""
     leader, controller, third = await separate_roles(directed)
     network = directed.world.network
+    await directed.produce("first")  # the producer has its id then; a block of ids is a write, too
+    await until_changes_are_noted()
     network.partition(host(leader), host(third))
     waiting = directed.produce_soon("one follower lags")
-    await asyncio.sleep(0.5)  # the producer has its id by then; a block of ids is a write, too
+    await asyncio.sleep(0.5)
     directed.world.zookeeper.lose_next_reply(host(controller))
     await directed.until(lambda: third not in members(directed), "an ISR without it")
     await asyncio.sleep(3.0)

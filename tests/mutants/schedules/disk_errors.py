@@ -18,6 +18,7 @@ from tests.mutants.schedules.actions import (
     members,
     report,
     send_to,
+    until_changes_are_noted,
     until_registered_again,
 )
 
@@ -104,6 +105,8 @@ def _log_path(directed: DirectedRun, broker_id: int, number: int) -> str:
 async def idle_leader_on_a_failed_disk(directed: DirectedRun) -> None:
     """The error comes in a periodic task of the leader's directory when writes have stopped (seeds 911468 and 914494)."""
     leader = directed.leader
+    await directed.produce("first")
+    await until_changes_are_noted()
     for number in range(8):
         await directed.produce(f"{number}".ljust(200, "."))
     _storage(directed, leader).fail("sync")
