@@ -37,12 +37,12 @@ def _scene(directed: DirectedRun, *clients: str) -> LoadScene:
     )
 
 
-async def _run_loads(directed: DirectedRun, *clients: str) -> None:
+async def _run_loads(directed: DirectedRun, *clients: str, seconds: float = SECONDS) -> None:
     scene = _scene(directed, *clients)
     async with asyncio.TaskGroup() as group:
         for run in open_loads(scene):
             group.create_task(run())
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(seconds)
         directed.workload.stop.set()
     await _judge_lookups(directed)
 
@@ -66,7 +66,8 @@ async def write_and_read_in_every_way(directed: DirectedRun) -> None:
 
 @with_setup(CALM)
 async def make_a_topic_again(directed: DirectedRun) -> None:
-    await _run_loads(directed, "topic_maker")
+    """So often that the reader which stays has read further in one life than it may go on in the next."""
+    await _run_loads(directed, "topic_maker", seconds=4 * SECONDS)
 
 
 @with_setup(CALM)
