@@ -61,3 +61,22 @@ def test_cancelled_alarms_do_not_pile_up() -> None:
         assert len(alarms._heap) <= 2 * STALE_ENTRIES_MIN
 
     in_virtual_time(check)
+
+
+def test_a_sweep_of_cancelled_alarms_leaves_the_others_in_order() -> None:
+    """A thinned-out heap need not be one."""
+
+    async def check() -> None:
+        begun = asyncio.get_running_loop().time()
+        rung: list[int] = []
+        alarms: Alarms[int] = Alarms(rung.append)
+        waits = [(number * 7_919) % 5_003 for number in range(2 * STALE_ENTRIES_MIN)]
+        keys = {wait: alarms.set(begun + wait / 1000, wait) for wait in waits}
+        left = [wait for wait in waits if wait % 97 == 0]
+        for wait in sorted(set(waits) - set(left)):
+            alarms.cancel(keys[wait])
+        assert len(alarms._heap) < len(waits), "swept"
+        await asyncio.sleep(6)
+        assert rung == sorted(left)
+
+    in_virtual_time(check)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.unsynced_files import SYNCS_AT_ONCE
 from minibroker.protocol.files.checkpoints import (
     MAX_SEGMENT_OFFSET,
     RECOVERY_POINT_CHECKPOINT,
@@ -14,6 +15,7 @@ from minibroker.protocol.files.checkpoints import (
     format_log_start,
     segment_file_name,
 )
+from minibroker.protocol.ids import TopicPartition
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
@@ -96,3 +98,15 @@ def test_a_log_that_begins_behind_its_recorded_start_says_which_file_does_not_ex
     log = machine.open().logs[PARTITION]
     why = "its" if is_recorded else "no readable"
     assert log.damage == f"the log begins at {second}, {why} log-start file explains only 0"
+
+
+@pytest.mark.invariant("I10", "I21")
+def test_a_clean_stop_syncs_each_log_of_a_directory_however_many_at_once(machine: Machine) -> None:
+    directory = machine.open()
+    partitions = [TopicPartition(PARTITION.topic, number) for number in range(2 * SYNCS_AT_ONCE + 1)]
+    for partition in partitions:
+        append(directory.create_log(partition, TOPIC_ID, ONE_SEGMENT), 2)
+    drive(directory.close(True, {}))
+    machine.lose_power()
+    found = machine.open().logs
+    assert {partition: log.log_end_offset for partition, log in found.items()} == dict.fromkeys(partitions, 4)

@@ -1,0 +1,29 @@
+"""Tasks that live and end with their owner: errors reach the loop, and a stop ends all."""
+
+import asyncio
+from typing import Any
+
+from minibroker.broker.owned_tasks import OwnedTasks
+
+
+async def test_the_error_of_a_task_reaches_the_loop_and_a_cancelled_task_is_none() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    tasks = OwnedTasks()
+
+    async def fail() -> None:
+        raise AssertionError("a bug of our own")
+
+    async def succeed() -> None:
+        await asyncio.sleep(0)
+
+    tasks.own(fail(), "fails")
+    tasks.own(succeed(), "succeeds")
+    tasks.own(asyncio.sleep(60), "is cancelled")
+    await asyncio.sleep(0.01)
+    assert [str(each["exception"]) for each in reported] == ["a bug of our own"]
+    assert len(tasks) == 1
+    await tasks.stop()
+    await asyncio.sleep(0)
+    assert len(reported) == 1
+    assert len(tasks) == 0
