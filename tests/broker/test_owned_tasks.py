@@ -15,12 +15,16 @@ async def test_the_error_of_a_task_reaches_the_loop_and_a_cancelled_task_is_none
         raise AssertionError("a bug of our own")
 
     async def succeed() -> None:
-        await asyncio.sleep(0)
+        pass
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
 
     tasks.own(fail(), "fails")
     tasks.own(succeed(), "succeeds")
-    tasks.own(asyncio.sleep(60), "is cancelled")
-    await asyncio.sleep(0.01)
+    tasks.own(wait(), "is cancelled")
+    for _ in range(3):  # they run, end, and are reported
+        await asyncio.sleep(0)
     assert [str(each["exception"]) for each in reported] == ["a bug of our own"]
     assert len(tasks) == 1
     await tasks.stop()

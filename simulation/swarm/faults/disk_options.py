@@ -15,8 +15,9 @@ FIRST_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_ep
 FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
 CALLS = ("sync_forgets", "sync_forgets_full", "call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 WHOLE_DISKS = ("lost_disk", "foreign_disk", "lying_disk")
-RARE_DISK_FAULTS = ("lost_disk", "lying_disk")
-"""Drawn as often as others, but seldom allowed: every partition needs an in-sync replica on another disk then."""
+RARE_DISK_FAULTS = ("lost_disk", "lying_disk", "missing_segment")
+"""Drawn as often as others, but seldom possible: for the first two every partition needs an in-sync replica on another
+disk, for the last a log needs several segments."""
 FIRST_FAULTS = (*FIRST_ROT, *FILES, *CALLS, *WHOLE_DISKS)
 MISPLACED = ("swapped_directories", "foreign_log_start")
 """Sound files of another partition of the same topic. Drawn last, so that recorded seeds keep their meaning."""
