@@ -24,6 +24,7 @@ from minibroker.client.consumer.fetch_answer import AnswerCallback, FetchAnswer
 from minibroker.client.consumer.partition_watch import PartitionWatch
 from minibroker.client.consumer.positions import PositionResolver
 from minibroker.client.errors import (
+    BrokerError,
     BrokerUnreachable,
     CorruptRecords,
     MinibrokerError,
@@ -346,9 +347,7 @@ class Fetcher:
         """Brokers answer for each partition that was asked for. What does not is broken, and no quiet topic."""
         where = self._where(cursor, leader)
         error = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer to a fetch leaves it out")
-        self.metrics.fetches_failed += 1
-        cursor.refused(error, self.now_ms())
-        cursor.retry_at_ms = self._retry_at_ms(1)
+        self._refused(leader, cursor, error)
         self._cluster.request_refresh()
 
     def _tell(self, leader: BrokerId, asked: _Asked, high_watermark: Offset) -> None:
@@ -410,23 +409,26 @@ class Fetcher:
         self._cluster.log.warning("%s", problem)
 
     def _on_refusal(self, leader: BrokerId, cursor: Cursor, answer: FetchPartitionResponse) -> None:
-        partition = cursor.topic_partition
-        where = self._cluster.where(partition, leader)
+        where = self._where(cursor, leader)
         error = fetch_refusal(answer.error_code, where, cursor.fetch_offset)
-        cursor.refused(error, self.now_ms())
-        self.metrics.fetches_failed += 1
-        self._cluster.log.debug("a fetch was refused: %s", error)
-        state = self.leaders.setdefault(leader, LeaderState())
-        cursor.retry_at_ms = self._retry_at_ms(max(1, state.failures))
+        self._refused(leader, cursor, error)
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             cursor.out_of_range(self._settings.reset, where, answer.log_start_offset)
             return
-        if self._cluster.metadata.apply_hint(partition, answer.current_leader):
+        if self._cluster.metadata.apply_hint(cursor.topic_partition, answer.current_leader):
             self._learn_leaders()
         if error.refreshes_metadata or error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
             self._cluster.request_refresh()
         elif not error.retriable:
             cursor.halted = error
+
+    def _refused(self, leader: BrokerId, cursor: Cursor, error: BrokerError) -> None:
+        """Ask for this partition again after a pause."""
+        cursor.refused(error, self.now_ms())
+        self.metrics.fetches_failed += 1
+        self._cluster.log.debug("a fetch was refused: %s", error)
+        state = self.leaders.setdefault(leader, LeaderState())
+        cursor.retry_at_ms = self._retry_at_ms(state.failures)
 
     def _retry_at_ms(self, failures: int) -> float:
         settings, unit_random = self._settings, self._cluster.runtime.random.random()
