@@ -14,14 +14,6 @@ from minibroker.protocol.files.meta_properties import parse_meta_properties
 from minibroker.runtime.adapters.disk import RealDisk
 from minibroker.runtime.ports import DiskError, FileMissing
 
-OWN_FILES = (
-    checkpoints.META_PROPERTIES,
-    checkpoints.CLEAN_SHUTDOWN,
-    checkpoints.WHOLE_SINCE,
-    checkpoints.NOTED_CHANGES,
-    checkpoints.RECOVERY_POINT_CHECKPOINT,
-    checkpoints.HIGH_WATERMARK_CHECKPOINT,
-)
 RIGHT_CURE = "give the broker's user access to it (chmod, chown), and start the broker"
 AWAY_CURE = "move that entry away, and start the broker: it creates the file again"
 META_CURE = "write its five lines again (docs/FORMATS.md says where to find each), and start the broker"
@@ -38,7 +30,7 @@ class StartRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def refusals(log_directory: Path) -> list[StartRefusal]:
     """All reasons, in the order in which a broker would find them."""
     found = []
-    for name in OWN_FILES:
+    for name in checkpoints.TOP_FILES:
         for entry in (log_directory / name, log_directory / f"{name}{checkpoints.TEMPORARY_SUFFIX}"):
             try:
                 RealDisk().open(str(entry)).close()

@@ -45,6 +45,15 @@ WHOLE_SINCE = "whole-since"
 NOTED_CHANGES = "noted-changes"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+TOP_FILES = (
+    META_PROPERTIES,
+    CLEAN_SHUTDOWN,
+    WHOLE_SINCE,
+    NOTED_CHANGES,
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+)
+"""What a broker reads at the top of a log directory, in this order."""
 LOG_START = "log-start"
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"

@@ -17,14 +17,11 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.protocol.events.broker_events import DirectoryIdMissing, FileNotUsed
 from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
-    HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
-    NOTED_CHANGES,
     OFFSETS_FILE_BYTES_MAX,
-    RECOVERY_POINT_CHECKPOINT,
     SMALL_FILE_BYTES_MAX,
     TEMPORARY_SUFFIX,
-    WHOLE_SINCE,
+    TOP_FILES,
     CorruptCheckpoint,
     format_clean_shutdown,
     format_offset_checkpoint,
@@ -41,20 +38,10 @@ from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, File
 logger = logging.getLogger(__name__)
 
 
-OWN_FILES = (
-    META_PROPERTIES,
-    CLEAN_SHUTDOWN,
-    WHOLE_SINCE,
-    NOTED_CHANGES,
-    RECOVERY_POINT_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-)
-
-
 def require_usable(disk: Disk, path: str) -> None:
     """Check, before anything is removed or loaded, that each entry with one of our names is a usable file. Raises
     BadEntry, which `unusable` explains to the operator."""
-    for name in OWN_FILES:
+    for name in TOP_FILES:
         for entry in (f"{path}/{name}", f"{path}/{name}{TEMPORARY_SUFFIX}"):
             with contextlib.suppress(FileMissing):
                 disk.open(entry).close()
