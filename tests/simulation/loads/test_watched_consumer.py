@@ -1,21 +1,14 @@
 """What a consumer's answers to fetches must not say: each wrong one, played by the test, is found."""
 
-import random
-from collections import Counter
-
 import pytest
 
 from minibroker.client.consumer.fetch_answer import FetchAnswer
 from minibroker.client.consumer.records import Record
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.loads.load_options import TOPIC, draw_load_options
-from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.load_options import TOPIC
 from minibroker.simulation.swarm.loads.watched_consumer import WatchedConsumer
-from minibroker.simulation.swarm.options import draw_options
-from minibroker.simulation.swarm.workload import Workload
+from tests.simulation.loads.still_scene import still_scene
 
 PARTITION = TopicPartition(TOPIC, 0)
 
@@ -27,12 +20,7 @@ def history() -> History:
 
 @pytest.fixture
 def watched(history: History) -> WatchedConsumer:
-    cluster = SimulatedCluster(0)
-    options = draw_options(random.Random(1)).with_loads(draw_load_options(random.Random(1), True))
-    reference = ReferenceState(cluster, options.topics)
-    workload = Workload(cluster, options, history, random.Random(1))
-    scene = LoadScene(cluster, reference, workload, history, options, Counter())
-    return WatchedConsumer(scene, "reader", [PARTITION], {})
+    return WatchedConsumer(still_scene(history), "reader", [PARTITION], {})
 
 
 def answer(base_offset: int, end_offset: int, partition: TopicPartition = PARTITION) -> FetchAnswer:

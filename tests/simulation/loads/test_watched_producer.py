@@ -1,8 +1,6 @@
 """What a producer's calls must not do: each wrong behaviour, played by a stand-in, is found."""
 
 import asyncio
-import random
-from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -11,14 +9,10 @@ import pytest
 from minibroker.client.errors import DeliveryAborted, DeliveryTimedOut, RecordTooLarge, UndeliveredRecords
 from minibroker.client.producer.deliveries import RecordMetadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.loads.load_options import TOPIC, draw_load_options
-from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.load_options import TOPIC
 from minibroker.simulation.swarm.loads.watched_producer import DrawnRecord, WatchedProducer
-from minibroker.simulation.swarm.options import draw_options
-from minibroker.simulation.swarm.workload import Workload
+from tests.simulation.loads.still_scene import still_scene
 
 PARTITION = TopicPartition(TOPIC, 0)
 SETTINGS: dict[str, Any] = {
@@ -70,13 +64,8 @@ class StandInProducer:
 
 def watching(producer: StandInProducer) -> tuple[History, WatchedProducer]:
     """The checks of this producer, and where they note what they find."""
-    cluster, history = SimulatedCluster(0), History()
-    loads = draw_load_options(random.Random(1), True)
-    options = draw_options(random.Random(1)).with_loads(loads)
-    reference = ReferenceState(cluster, options.topics)
-    workload = Workload(cluster, options, history, random.Random(1))
-    scene = LoadScene(cluster, reference, workload, history, options, Counter())
-    watched = WatchedProducer(scene, "writer", False, SETTINGS)
+    history = History()
+    watched = WatchedProducer(still_scene(history), "writer", False, SETTINGS)
     watched._producer = producer  # type: ignore[assignment]
     return history, watched
 
