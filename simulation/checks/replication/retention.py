@@ -114,8 +114,8 @@ class RetentionChecker(Checker):
         start, and its clock may have been set back since (seed 17540027)."""
         limits = self._limits(broker_id, partition, "retention.ms")
         now_ms = self._now_ms(f"broker-{broker_id}")
-        earlier_ms, until = self._set_back.get(broker_id, (0, 0.0))
-        if self._cluster.world.loop.elapsed < until + self._settings.bound_seconds:
+        earlier_ms, set_back_at = self._set_back.get(broker_id, (0, 0.0))
+        if self._cluster.world.loop.elapsed < set_back_at + self._settings.bound_seconds:
             now_ms += max(0, earlier_ms - self._skew_ms(f"broker-{broker_id}"))
         lawful = 0
         for batch, following in zip(held, [*held[1:], None], strict=True):

@@ -77,9 +77,9 @@ LOAD_ACTS = (
     "list_producer_names",
     "delete_producer_name",
     "wrong request refused",
+    "wrong batch refused",
     "program cancelled",
     "FetchAnswer",
-    "wrong batch refused",
 )
 """What loads do and see; a swarm must have had each."""
 
