@@ -72,10 +72,14 @@ class ProcessHarness(WireHarness):
             self._disks.end_now()
             await self.local.down(timeout_s=DOWN_SECONDS)
         finally:
-            await self.proxies.close()
-            self._disks.unmount()
-            self._clocks.close()
+            await self.close_surroundings()
             self._remove_own_directory()
+
+    async def close_surroundings(self) -> None:
+        """End what stands beside the processes, which must be down: proxies, own file systems, files of clocks."""
+        await self.proxies.close()
+        self._disks.unmount()
+        self._clocks.close()
 
     def _kill_all(self) -> None:
         self.local.kill_all()

@@ -106,7 +106,7 @@ class LiveStage(ClientStage):
                 await self.cluster.kill(broker_id)
         with contextlib.suppress(ClusterFailed):
             await self.cluster.zookeeper.kill()
-        await self.processes.proxies.close()
+        await self.processes.close_surroundings()
 
     async def _open_observer(self) -> None:
         self._observer = runtime_or_default(None).open_coordination(

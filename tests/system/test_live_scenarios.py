@@ -11,7 +11,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -85,8 +87,16 @@ NOT_PLAYED = {("epochs", ""), ("unclean-election", "false"), ("zookeeper-outage"
 """Live variants without a test on real processes."""
 
 
+class Played(NamedTuple):
+    """All of `ENDS`."""
+
+    results: dict[Key, PlayedVariant | BaseException]
+    left_over: list[Path]
+    """In the directory for temporary files, which was empty before."""
+
+
 @pytest.fixture(scope="module")
-def played() -> dict[Key, PlayedVariant | BaseException]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """Run all, `AT_A_TIME`; an exception fails the test of its scenario."""
     places = asyncio.Semaphore(AT_A_TIME)
 
@@ -100,18 +110,26 @@ def played() -> dict[Key, PlayedVariant | BaseException]:
         found = await asyncio.gather(*(play(key) for key in ENDS), return_exceptions=True)
         return dict(zip(ENDS, found, strict=True))
 
-    return asyncio.run(play_all())
+    directory = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(directory))
+        results = asyncio.run(play_all())
+    return Played(results, list(directory.iterdir()))
 
 
 @pytest.mark.parametrize("key", ENDS, ids=lambda key: "-".join(filter(None, (key[0], key[1], key[2].value))))
-def test_a_live_scenario_ends_as_expected(key: Key, played: dict[Key, PlayedVariant | BaseException]) -> None:
-    result = played[key]
+def test_a_live_scenario_ends_as_expected(key: Key, played: Played) -> None:
+    result = played.results[key]
     if isinstance(result, BaseException):
         raise result
     assert result.problem is None
     rows, findings = ENDS[key]
     assert tuple(summary(key, row) for row in result.steps[-1].rows) == rows
     assert result.verdict.findings == findings
+
+
+def test_a_live_scenario_leaves_no_file(played: Played) -> None:
+    assert played.left_over == []
 
 
 def summary(key: Key, row: ReplicaRow) -> str:
