@@ -16,8 +16,12 @@ setup: ## create .venv from the lock files (root: installs python3-venv and a JR
 demo: setup ## three brokers, a killed leader, a power cut, a Spark audit: about half a minute (FILE=path, DEMO_SABOTAGE=...)
 	@$(PYTHON_IN_VENV) -m minibroker.demo
 
+# Of a whole run only: a part is faster without the start of workers. A file of tests is one worker's. Each worker may
+# start a ZooKeeper, three brokers and a Spark of its own, some 2 GB, hence at most four.
+TEST_WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
 test: setup ## all tests, with real ZooKeeper and Spark (REWRITE=1 rewrites expected outputs, ARGS='tests/client -x')
-	@$(PYTHON_IN_VENV) -m pytest $(ARGS)
+	@$(PYTHON_IN_VENV) -m pytest $(or $(ARGS),$(TEST_WORKERS))
 
 check: setup ## ruff (lint and format) and mypy --strict on everything
 	$(PYTHON_IN_VENV) -m ruff check .

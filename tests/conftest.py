@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import logging
+import os
 from collections.abc import Iterator
 
 import hypothesis
@@ -18,6 +20,9 @@ pytest_plugins = ["tests.zookeeper_fixture"]
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile("house")
+
+SWARM = "tests/simulation/test_swarm.py::"
+"""Runs fresh seeds, which the end of the output names."""
 
 # Slower kinds are later in this list, so that failures show early.
 SLOWNESS = ["slow", "system", "spark", "docker"]
@@ -35,6 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # the collection after each asyncio test does not search imported modules again
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Here and not beside the swarm, because with workers only the main process has a terminal."""
+    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
+    if any(getattr(report, "nodeid", "").startswith(SWARM) for report in reports) and not os.environ.get("SEEDS"):
+        from tests.simulation.fresh_seeds import fresh_seeds  # imports the whole simulator
+
+        terminalreporter.write_line(fresh_seeds()[1])
 
 
 def _slowness(item: pytest.Item) -> int:

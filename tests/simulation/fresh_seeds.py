@@ -1,14 +1,11 @@
 """The seeds of the swarm that no earlier commit had, and what to type to run them again."""
 
-import pytest
-
 from minibroker.code_version import code_digest, commit_of, fresh_seed
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL
 
-ALWAYS = range(1, RUNS_TO_SEE_ALL // 2 + 1)
-FRESH = RUNS_TO_SEE_ALL - len(ALWAYS)
-SAID = pytest.StashKey[str]()
-"""What the end of the test run says of them."""
+FIXED = RUNS_TO_SEE_ALL // 2
+"""How many seeds each commit runs: those of simulation/seeds.txt, and 1, 2, .. up to this number."""
+FRESH = RUNS_TO_SEE_ALL - FIXED
 
 
 def fresh_seeds() -> tuple[range, str]:

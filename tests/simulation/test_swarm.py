@@ -1,7 +1,7 @@
 """The unmodified cluster under random faults: nothing acknowledged is lost, nothing read changes, everything heals.
 
-A hundred seeds are always the same, a hundred belong to the commit; `SEEDS=first-last` replaces them. A failure prints
-its seed, the findings, and the command that shows the run.
+A hundred seeds are always the same, past failures first; a hundred belong to the commit; `SEEDS=first-last` replaces
+them. A failure prints its seed, the findings, and the command that shows the run.
 """
 
 import json
@@ -24,7 +24,7 @@ from minibroker.simulation.swarm.run import run_beyond, run_seed
 from minibroker.simulation.world.node import ProcessDead
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL, SwarmSummary, run_many
 from tests.minibroker.run_results import run_result
-from tests.simulation.fresh_seeds import ALWAYS, SAID, fresh_seeds
+from tests.simulation.fresh_seeds import FIXED, fresh_seeds
 
 SEEDS_FILE = Path(__file__).parents[2] / "simulation" / "seeds.txt"
 SECONDS_MAX = 1_200
@@ -49,7 +49,8 @@ def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
         first, _, last = wanted.partition("-")
         return [(range(int(first), int(last or first) + 1), SwarmOptions())]
     past = [(past_failures(mode), SwarmOptions(disk_faults=of[0], loads=of[1])) for mode, of in MODES.items()]
-    return [([*ALWAYS, *fresh_seeds()[0]], SwarmOptions()), *past]
+    others = range(1, FIXED - sum(len(seeds) for seeds, _ in past) + 1)
+    return [([*others, *fresh_seeds()[0]], SwarmOptions()), *past]
 
 
 class Swarm(NamedTuple):
@@ -61,11 +62,9 @@ class Swarm(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def swarm(request: pytest.FixtureRequest) -> Swarm:
+def swarm() -> Swarm:
     """On all cores."""
     found = Swarm(SwarmSummary(), {})
-    if not os.environ.get("SEEDS"):
-        request.config.stash[SAID] = fresh_seeds()[1]
     for seeds, options in batches():
         for result in run_many(seeds, disk_faults=options.disk_faults, loads=options.loads):
             found.total.add(result)
