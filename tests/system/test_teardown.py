@@ -119,5 +119,6 @@ def test_an_interrupted_start_of_a_cluster_is_undone(tmp_path: Path, signals: tu
         output, errors = process.communicate(timeout=60)
     said = errors.splitlines()[0]  # a warning may follow: ZooKeeper does not answer yet
     assert (output, said) == ("", f"interrupted: stopping the brokers and ZooKeeper in {data}")
-    assert process.returncode == 130
+    late = [-signals[-1]] if len(signals) > 1 else []  # the last signal may come when all is undone
+    assert process.returncode in [130, *late]
     assert processes_below(data) == []

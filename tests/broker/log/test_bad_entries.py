@@ -6,7 +6,7 @@ import os
 import posixpath
 import random
 import shutil
-import socket
+import stat
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -297,8 +297,7 @@ def _as_pipe(path: Path) -> None:
 
 
 def _as_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
+    os.mknod(path, stat.S_IFSOCK)  # by `bind` its path could be 107 bytes long
 
 
 def _as_endless_device(path: Path) -> None:
