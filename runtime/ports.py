@@ -137,7 +137,7 @@ class Disk(Protocol):
 
     def list_directory(self, path: str) -> list[str]: ...
     def exists(self, path: str) -> bool:
-        """Whether the name is taken, even by a dangling link."""
+        """Whether the name is taken, even by a dangling link. Raises DiskError if the disk does not say."""
         ...
 
     def file_size(self, path: str) -> int:

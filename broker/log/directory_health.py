@@ -67,8 +67,8 @@ class DirectoryHealth:
 
     def record_error(self, error: DiskError) -> None:
         """Draw the consequences of an error, which the caller raises again."""
-        if isinstance(error, FileMissing) and not self.disk.exists(self.path):
-            error = DiskError(f"{self.path} is gone: {error}")
+        if isinstance(error, FileMissing):
+            error = self._explained(error)
         if isinstance(error, StorageOffline | BadEntry):
             return
         if isinstance(error, OutOfDescriptors):
@@ -84,6 +84,13 @@ class DirectoryHealth:
             self.offline_reason = str(error)
             for listener in self.on_offline:
                 listener(self.offline_reason)
+
+    def _explained(self, error: FileMissing) -> DiskError:
+        """The whole directory may be gone, and then the error is about more than one file."""
+        try:
+            return error if self.disk.exists(self.path) else DiskError(f"{self.path} is gone: {error}")
+        except DiskError as reason:
+            return DiskError(f"{error}; {reason}")
 
     def own_file_failed(self, error: DiskError) -> None:
         """The same for a file of the directory itself, which it cannot do without."""

@@ -46,8 +46,8 @@ class RenamedDirectories:
 
     def rename(self, directory: str, owner: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str | None:
         """The new path; None if the directory is gone already. Raises DiskError."""
-        target = self._free_name(owner, name)
         try:
+            target = self._free_name(owner, name)
             self._disk.rename(directory, target)
         except DiskError as error:
             self._health.record_error(error)

@@ -263,7 +263,12 @@ class RealDisk:
             return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        with disk_errors("look up", path):
+            try:
+                os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):  # another error would be no proof
+                return False
+        return True
 
     def file_size(self, path: str) -> int:
         with disk_errors("stat", path):

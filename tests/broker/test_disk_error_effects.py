@@ -43,6 +43,21 @@ async def test_a_description_says_how_the_directory_is_and_why(c: SimulatedHarne
 
 
 @simulated(brokers=1, settings=SETTINGS)
+async def test_a_directory_that_cannot_be_looked_up_when_a_file_is_missing_is_offline(c: SimulatedHarness) -> None:
+    health = c.simulation.brokers[1].manager.log_directory.health
+    health.record_error(FileMissing("no such segment"))
+    assert described_directory(c) == ("online", None)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fails(path: str) -> bool:
+            raise DiskError("input/output error")
+
+        patch.setattr(health.disk, "exists", fails)
+        health.record_error(FileMissing("no such segment"))
+    assert described_directory(c) == ("offline", "no such segment; input/output error")
+
+
+@simulated(brokers=1, settings=SETTINGS)
 async def test_a_disk_that_is_full_when_changes_are_noted_is_full_and_not_lost(c: SimulatedHarness) -> None:
     """A full disk heals; a directory that is offline waits for a restart."""
     await c.create_topic(TOPIC)

@@ -121,6 +121,20 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
+def test_a_disk_that_does_not_answer_is_no_proof_that_a_name_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Wholeness` would leave its promise in place, which counts after the next start."""
+    (tmp_path / "file").touch()
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "lstat", fail)
+    with pytest.raises(DiskError, match="cannot look up "):
+        RealDisk().exists(str(tmp_path / "file"))
+
+
 def test_a_file_that_claims_to_be_empty_and_has_no_end_is_not_read_to_its_end() -> None:
     """As files in /proc do; here one of some kilobytes is used."""
     assert os.stat("/proc/cpuinfo").st_size == 0
