@@ -13,7 +13,7 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import FollowerFetched
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.requests.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
-from minibroker.broker.requests.fetch import READ_PER_ITERATION_BYTES
+from minibroker.broker.requests.fetch import READ_MIN_BYTES, READ_PER_ITERATION_BYTES, ReadBudget
 from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX, FetchSession
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
@@ -197,6 +197,22 @@ async def test_above_the_waiting_limit_a_fetch_returns_at_once_and_its_connectio
     assert not modest.answers, "a small one waits for its max_wait_ms"
     await bench.answer(modest, 1, 0.3)
     await bench.answer(answered[0], 77, 20)
+
+
+async def test_the_read_budget_is_whole_again_in_the_next_iteration_of_the_loop() -> None:
+    budget = ReadBudget()
+    full = budget.room
+    for _ in range(2):
+        budget.took(READ_PER_ITERATION_BYTES // 2)
+        assert budget.room == full // 2
+        await asyncio.sleep(0)
+        assert budget.room == full
+    for _ in range(3):
+        budget.took(READ_PER_ITERATION_BYTES)
+    assert budget.room == READ_MIN_BYTES, "an answer gets a few batches whatever others took"
+    budget.took(0)
+    await asyncio.sleep(0)
+    assert budget.room == full
 
 
 @on_a_broker

@@ -110,17 +110,18 @@ def test_a_registration_ends_with_its_session_and_is_looked_at_after_each_outage
     assert events == [SessionChanged(state=kind)]
 
 
-def test_the_node_of_another_broker_is_read_when_it_changed_and_not_all_the_time() -> None:
+@pytest.mark.parametrize("last", [None, ("ours", None)])
+def test_the_node_of_another_broker_is_read_when_it_changed_and_not_all_the_time(last: tuple[str, None] | None) -> None:
     """Until its session is over, which may take a minute."""
     world, reads, events = SimulatedWorld(), list[int](), list[object]()
     signal = asyncio.Event()
-    found: list[tuple[str, None] | None] = [("theirs", None), ("theirs", None), None]
+    found: list[tuple[str, None] | None] = [("theirs", None), ("theirs", None), last]
 
     async def read() -> tuple[str, None] | None:
         reads.append(len(reads))
         return found.pop(0)
 
-    kept = SimpleNamespace(_attention=signal, _read_node=read, _may_replace=lambda node: False)
+    kept = SimpleNamespace(_attention=signal, _read_node=read, _may_replace=lambda node: node == "ours")
     kept.identity, kept._observer = SimpleNamespace(broker_id=1), Observers(events.append)
     kept._coordination = SimpleNamespace(negotiated_timeout_ms=100_000)
 

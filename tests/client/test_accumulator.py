@@ -364,6 +364,16 @@ def test_a_batch_too_large_is_sent_in_parts() -> None:
     sandbox.check()
 
 
+def test_a_batch_too_large_is_halved_so_that_few_requests_find_a_size_that_fits() -> None:
+    sandbox = Sandbox()
+    sandbox.fill(180)
+    sandbox.send()
+    assert sandbox.refuse(ErrorCode.MESSAGE_TOO_LARGE) is ProduceDecision.SPLIT
+    counts = [batch.record_count for batch in sandbox.queue.fresh]
+    assert sum(counts) == 180
+    assert max(counts) <= 100
+
+
 def test_a_single_record_too_large_fails() -> None:
     sandbox = Sandbox()
     batch = sandbox.fill(1)

@@ -14,7 +14,18 @@ from minibroker.protocol.files.checkpoints import LogStart, LogStartReason, form
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from minibroker.runtime.ports import OutOfDescriptors
-from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all, reset, retain
+from tests.broker.log.machine import (
+    PARTITION,
+    PATH,
+    TOPIC_ID,
+    Machine,
+    append,
+    drive,
+    read_all,
+    reset,
+    retain,
+    truncate,
+)
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 BY_SIZE = LogConfig(segment_bytes=600, index_interval_bytes=100, retention_ms=None, retention_bytes=2_000)
@@ -278,6 +289,25 @@ def test_a_start_whose_write_failed_half_way_does_not_count_after_the_next_start
     log = restart(machine)
     assert (log.log_start_offset, log.log_end_offset, log.damage) == (0, end, None)
     assert read_all(log) == whole
+
+
+@pytest.mark.invariant("I44")
+def test_a_cut_below_a_start_whose_write_failed_half_way_leaves_no_log_that_ends_below_its_start(
+    machine: Machine,
+) -> None:
+    """The file may hold that start, although it does not count."""
+    directory, log = synced(machine)
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.kill()
+    machine.edit("log-start", machine.content("log-start")[:5_000])
+    _, log = machine.open_log(CONFIG)
+    log.trim_before(40)
+    machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)
+    with pytest.raises(OutOfDescriptors):
+        drive(log.record_start())
+    truncate(log, 20)
+    log = restart(machine)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 20, 20)
 
 
 @pytest.mark.invariant("I44")

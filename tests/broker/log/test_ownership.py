@@ -136,6 +136,14 @@ def test_salvage_takes_only_records_of_the_partition(machine: Machine) -> None:
     assert directory.read_set_aside(PARTITION, 0, 10_000) is None
 
 
+def test_only_the_first_line_of_a_damage_note_is_the_reason(machine: Machine) -> None:
+    directory, log = machine.open_log(CONFIG)
+    append(log, 3)
+    drive(directory.close(True, {}))
+    machine.edit("damage", b"a checksum is wrong\nsee the log of broker 3\n")
+    assert machine.open(CONFIG).logs[PARTITION].damage == "a checksum is wrong"
+
+
 @pytest.mark.parametrize("note", ["x" * 40_000, "a line\n" * 5_000, "\x00\x1b[31m" * 8_000])
 def test_a_damage_note_is_passed_on_as_one_short_line(machine: Machine, note: str) -> None:
     directory, log = machine.open_log(CONFIG)

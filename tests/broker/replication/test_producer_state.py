@@ -19,6 +19,7 @@ from minibroker.broker.replication.producer_state import (
     Refuse,
     SequenceCheck,
     SnapshotPlace,
+    continues,
 )
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
@@ -71,6 +72,24 @@ def test_a_batch_without_a_producer_is_always_new() -> None:
         assert states.check(batch(-1, producer=-1, epoch=-1)) == Accept()
         states.update(batch(-1, producer=-1, epoch=-1))
     assert len(states) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "is_next"),
+    [
+        (batch(5), True),
+        (batch(5, epoch=1), False),
+        (batch(5, producer=8), False),
+        (batch(4), False),
+        (batch(-1, producer=-1, epoch=-1), False),
+    ],
+)
+def test_the_next_batch_of_the_same_producer_continues_the_one_before(after: BatchHeader, is_next: bool) -> None:
+    assert continues(batch(3, 2), after) is is_next
+
+
+def test_batches_without_a_producer_continue_each_other() -> None:
+    assert continues(batch(-1, producer=-1, epoch=-1), batch(-1, producer=-1, epoch=-1))
 
 
 def test_the_next_sequence_is_accepted() -> None:
