@@ -10,10 +10,12 @@ from minibroker.broker.configuration.config import load_config
 from minibroker.broker.disk_faults.full_disk import RELIEF_MS
 from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replication.events import LagChecked, LeaderStalled, ReplicaEvent
+from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import BadEntry, DiskError
 from minibroker.simulation.world.world import SimulatedWorld
+from minibroker.testing import simulated
 from tests.broker.log.machine import drive
 
 
@@ -44,6 +46,26 @@ def test_a_disk_error_in_a_periodic_task_takes_only_the_directory_offline(is_asy
 
     world.run(main(), seconds_max=10)
     assert len(failures) == 2
+
+
+@simulated(brokers=1)
+async def test_the_epoch_files_that_an_order_changed_are_synced_soon(c: SimulatedHarness) -> None:
+    """Otherwise a power loss takes the leader epoch that this broker has written under."""
+    await c.create_topic("lines")
+    await asyncio.sleep(10)
+    manager, synced = c.simulation.brokers[1].manager, list[bool]()
+    sync_metadata = manager.log_directory.sync_metadata
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def counted() -> None:
+            await sync_metadata()
+            synced.append(True)
+
+        patch.setattr(manager.log_directory, "sync_metadata", counted)
+        for _ in range(3):
+            manager.sync_epoch_files_soon()
+        await asyncio.sleep(0.1)
+    assert synced == [True]
 
 
 class OnePartition:

@@ -96,6 +96,7 @@ def test_an_order_is_refused_when_the_preview_has_changed() -> None:
     assert refusal(state, {1: {T0: log(30)}, 2: {T0: log(20)}}) == "broker 1 would be elected now, not broker 2"
     shorter = {1: {T0: log(5)}, 2: {T0: log(19)}}
     assert "ends at 19 now" in str(refusal(state, shorter))
+    assert "ends at 21 now" in str(refusal(state, {1: {T0: log(5)}, 2: {T0: log(21)}}))
     later = cluster_state(1, 2, now=leadership(None, 3, epoch=7))
     assert refusal(later, logs) == f"{T0} is in leader epoch 7, not 6"
     assert "is led by broker 1" in str(refusal(cluster_state(1, 2, now=leadership(1, 1, epoch=7)), logs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
@@ -159,7 +159,16 @@ async def no_other_broker_confirms_that_it_failed(scene: Scene) -> None:
     await asyncio.sleep(0.1)
 
 
-HEARD: dict[Story, Callable[[int], list[ControllerEvent]]] = {
+async def it_is_suspected_four_times(scene: Scene) -> None:
+    """Thrice while the others are asked, which is one inquiry, and once more when they have answered."""
+    for _ in range(3):
+        scene.confirm()
+    await asyncio.sleep(0.1)
+    scene.confirm()
+    await asyncio.sleep(0.1)
+
+
+HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
     it_fails: lambda epoch: [
         LivenessConnectionLost(broker_id=2, broker_epoch=epoch, at_seconds=0),
         BrokerRefused(broker_id=2, broker_epoch=epoch, attempt=1),
@@ -184,6 +193,7 @@ HEARD: dict[Story, Callable[[int], list[ControllerEvent]]] = {
     no_other_broker_confirms_that_it_failed: lambda epoch: [
         FailureUnconfirmed(broker_id=2, broker_epoch=epoch, attempt=4)
     ],
+    it_is_suspected_four_times: lambda epoch: 2 * [FailureUnconfirmed(broker_id=2, broker_epoch=epoch, attempt=4)],
 }
 
 

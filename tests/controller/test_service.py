@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +27,22 @@ from minibroker.runtime.ports import CoordinationError, CoordinationUnavailable
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.facts import T0, leadership
 from tests.controller.isr_proposals import alter_partition, altered, is_led
+
+
+def test_a_watch_that_fires_often_queues_one_read_until_that_read_runs() -> None:
+    """The queue has no other limit."""
+    kept = SimpleNamespace(_queued_reads=set(), _queue=asyncio.Queue())
+
+    async def read() -> None:
+        """Never awaited."""
+
+    watchers = [ActiveController._watcher(cast(Any, kept), name, read) for name in ("brokers", "topics", "brokers")]
+    for watcher in watchers * 2:
+        watcher()
+    assert kept._queue.qsize() == 2
+    kept._queued_reads.discard("brokers")
+    watchers[0]()
+    assert kept._queue.qsize() == 3
 
 
 # ------------------------------------------------------------------------------------------------------- elections
