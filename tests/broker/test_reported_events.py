@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.dynamic_config import DynamicConfig
 from minibroker.broker.disk_faults.disk_errors import DESCRIPTOR_REPORT_INTERVAL_MS, DiskErrors
 from minibroker.broker.disk_faults.repairs import Repairs
+from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.membership.cluster_secret import SharedSecret
 from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.broker.monitoring.metrics import BrokerCounters
@@ -302,6 +304,27 @@ def test_the_controller_is_told_of_a_replica_that_waits_for_a_descriptor(has_log
     DiskErrors.wait_for_descriptor(errors, A3, partition)
     assert errors._waiting_for_descriptor == {A3: partition}
     assert noted.done == ([partition, "told"] if has_log else [])
+
+
+@pytest.mark.parametrize(
+    ("scanned_bytes", "number", "is_reported"), [(0, 1, False), (9, 1, True), (0, 99, False), (0, 100, True)]
+)
+def test_a_loaded_log_is_reported_if_it_was_scanned_and_each_hundredth(
+    scanned_bytes: int, number: int, is_reported: bool
+) -> None:
+    noted = Noted()
+    broker = cast(Any, SimpleNamespace(events=noted.observer))
+    Broker._log_loaded(broker, number, 200, A3, RecoveryReport(clean=False, bytes_scanned=scanned_bytes))
+    assert noted.events == is_reported * [
+        of_broker.LogScanned(
+            topic=A3.topic,
+            partition=A3.partition,
+            loaded=number,
+            logs=200,
+            scanned_bytes=scanned_bytes,
+            cut_bytes=0,
+        )
+    ]
 
 
 def test_changed_and_ignored_settings_are_reported_once() -> None:

@@ -162,3 +162,17 @@ def test_a_closed_search_ends_the_calls_that_wait_for_it_and_begins_no_other(
     with caplog.at_level(logging.INFO, "minibroker.client"):
         cluster.run(main)
     assert [each.message for each in caplog.records].count("test: closed") == 1
+
+
+def test_a_broker_that_was_reached_before_has_no_wrong_address(cluster: FakeCluster) -> None:
+    """Its listeners are not to blame: a user who looks there does not see that it is down."""
+
+    async def main(runtime: Runtime) -> str:
+        async with searched(cluster, runtime, "broker2:9092") as client:
+            await client.acquire(1, Deadline(1_000))
+            assert "advertises broker 3" in str(client.unreachable(3))
+            cluster.kill(1)
+            await asyncio.sleep(1)
+            return str(client.unreachable(1))
+
+    assert "does not answer" in cluster.run(main)

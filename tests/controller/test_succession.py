@@ -1,9 +1,17 @@
 """Failures of the active controller: candidates in the processes of registered brokers."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from minibroker.controller import controller_election
+from minibroker.controller.controller_election import ControllerFence
 from minibroker.protocol import znodes
 from minibroker.protocol.znodes import ControllerNode
+from minibroker.runtime.ports import CoordinationUnavailable
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.controller.cluster import SESSION_MS, Candidate, Cluster, simulated
 
 SOON_SECONDS = 0.3
@@ -157,3 +165,27 @@ async def test_a_live_controller_that_is_falsely_suspected_resigns(cluster: Clus
     await cluster.until(lambda: second.service.is_active or third.service.is_active, SOON_SECONDS)
     await cluster.until(lambda: not first.service.is_active, SOON_SECONDS)
     assert registered(cluster) == [2, 3]
+
+
+def test_a_successor_waits_while_zookeeper_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed controller may have taken the connection to ZooKeeper's leader with it."""
+    fence = ControllerFence(controller_epoch=8, epoch_version=8)
+    answers: list[ControllerFence | Exception] = [
+        CoordinationUnavailable("gone"),
+        CoordinationUnavailable("gone"),
+        fence,
+    ]
+
+    async def win(*_: object) -> ControllerFence:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(controller_election, "_win", win)
+    current = SimpleNamespace(
+        broker_id=1, controller_version=1, registration_version=2, controller_epoch=7, epoch_version=7
+    )
+    nothing = cast(Any, None)
+    assert SimulatedWorld().run(controller_election.succeed(nothing, nothing, nothing, cast(Any, current))) == fence
+    assert answers == []
