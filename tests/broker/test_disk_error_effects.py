@@ -225,6 +225,19 @@ async def test_a_replica_that_finds_no_descriptor_when_it_is_offered_again_is_of
     assert (first.healed, second.healed) == (1, 1), "once"
 
 
+@pytest.mark.parametrize("state", ["full", "offline"])
+async def test_no_replica_is_offered_for_its_descriptor_while_the_directory_is_full_or_offline(state: str) -> None:
+    replica = HealingReplica(0, OutOfDescriptors("too many open files"))
+    errors, directory = await disk_errors(replica)
+    errors.healed()
+    setattr(directory, state, True)
+    errors.offer_those_waiting_for_descriptor()
+    assert replica.healed == 0
+    setattr(directory, state, False)
+    errors.offer_those_waiting_for_descriptor()
+    assert replica.healed == 1
+
+
 @pytest.mark.parametrize("error", [OutOfDescriptors("too many open files"), DiskError("input/output error")])
 async def test_replicas_rest_until_there_is_a_descriptor(error: DiskError) -> None:
     replica = HealingReplica(0, OutOfDescriptors("too many open files"))

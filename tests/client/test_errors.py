@@ -10,6 +10,7 @@ import minibroker
 from minibroker.client import errors
 from minibroker.client.errors import (
     BrokerError,
+    CallTimedOut,
     DeliveryTimedOut,
     LogTruncated,
     MinibrokerError,
@@ -41,6 +42,13 @@ def test_every_code_becomes_an_error_that_knows_whether_to_retry() -> None:
         assert error.retriable == (code in RETRIABLE)
         assert error.refreshes_metadata == (code in REFRESHES_METADATA)
         assert code.name in str(error)
+
+
+def test_without_a_code_only_what_time_may_mend_is_retried() -> None:
+    retried = {
+        name for name, kind in tree().items() if kind.retriable and not issubclass(kind, BrokerError | CallTimedOut)
+    }
+    assert retried == {"ClusterUnreachable", "BrokerUnreachable", "CorruptRecords", "MisplacedRecords"}
 
 
 def test_an_unknown_code_keeps_its_number() -> None:

@@ -11,7 +11,12 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, format_epoch_checkpoint
+from minibroker.protocol.files.checkpoints import (
+    EPOCH_CHECKPOINT,
+    LOG_START,
+    PARTITION_METADATA,
+    format_epoch_checkpoint,
+)
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.disk import SimulatedDisk
 from tests.broker.log.machine import OWNER, PARTITION, PATH, TOPIC_ID, Machine, append, check_log, drive, truncate
@@ -24,6 +29,15 @@ SYNCS: dict[str, Callable[[LogDirectory, PartitionLog], Coroutine[Any, Any, obje
     "flush of closed segments": lambda _, log: log.flush(closed_only=True),
     "metadata": lambda directory, _: directory.sync_metadata(),
 }
+
+
+def test_the_first_flush_of_a_log_makes_its_side_files_durable(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 2)
+    before = {name: machine.content(name) for name in (PARTITION_METADATA, EPOCH_CHECKPOINT, LOG_START)}
+    drive(log.flush())
+    machine.lose_power()
+    assert {name: machine.content(name) for name in before} == before
 
 
 class SlowSync:
