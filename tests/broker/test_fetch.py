@@ -28,6 +28,7 @@ from minibroker.protocol.wire.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from minibroker.runtime.ports import DiskError
 from minibroker.simulation.cluster import PORT, SimulatedCluster
 from tests.runtime.wire_scene import Peer, light
 
@@ -343,6 +344,17 @@ async def test_a_partition_whose_position_is_refused_leaves_its_session(bench: B
     peer.ask(standing(bench, 2, opened["session_id"], topics=[], max_wait_ms=2_000), 3)
     await bench.produce(1)
     assert (await bench.answer(peer, 3, 3))["responses"] == []
+
+
+@on_a_broker
+async def test_a_session_that_waits_is_told_at_once_of_a_partition_that_fails(bench: Bench) -> None:
+    """Its follower would else believe in this leader for the whole of its wait."""
+    bench.cluster.kill(2)
+    peer, opened = await open_session(bench)
+    peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=20_000), 2)
+    await asyncio.sleep(0.5)
+    bench.broker.manager.disk.log_failed(bench.partition, DiskError("input/output error"))
+    assert one(await bench.answer(peer, 2, 0.5))["error_code"] != ErrorCode.NONE
 
 
 async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[list[int], dict[str, Any]]:

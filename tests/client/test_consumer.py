@@ -1,6 +1,9 @@
 """The consumer against fake brokers in simulated time."""
 
 import asyncio
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -415,3 +418,20 @@ def test_out_of_range_without_policy_is_raised_until_a_seek(cluster: FakeCluster
             assert (await consumer.getone(timeout_ms=2_000)).offset == 60
 
     cluster.run(main)
+
+
+def test_a_paused_partition_with_records_in_front_holds_no_other_back() -> None:
+    def cursor(**fields: object) -> Any:
+        return SimpleNamespace(**{"chunks": [b"x"], "paused": False, "topic_partition": T0, **fields})
+
+    paused, emptied, other, wanted = (
+        cursor(paused=True),
+        cursor(chunks=[]),
+        cursor(topic_partition=TopicPartition("t", 1)),
+        cursor(),
+    )
+    ready = deque([paused, emptied, other, wanted])
+    consumer = cast(Any, SimpleNamespace(_fetcher=SimpleNamespace(ready=ready)))
+    assert Consumer._ready_cursor(consumer, [T0]) is wanted
+    assert Consumer._ready_cursor(consumer, []) is wanted
+    assert list(ready) == [wanted, other], "resume() adds the paused one again"

@@ -9,7 +9,7 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.world.clock import WALL_CLOCK_START_MS
-from tests.broker.log.machine import PARTITION, SMALL, Machine, append, check_log, drive, retain, trim_epochs
+from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, check_log, drive, retain, trim_epochs
 
 NOW = WALL_CLOCK_START_MS
 BY_SIZE = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=None, retention_bytes=2_000)
@@ -73,6 +73,19 @@ def test_an_old_active_segment_is_rolled_and_deleted(machine: Machine) -> None:
     assert (log.log_end_offset, log.size_bytes, log.segment_count) == (4, 0, 1)
     append(log, 1)
     assert log.log_end_offset == 6
+
+
+def test_an_old_active_segment_stays_on_a_full_disk_which_is_noted(machine: Machine) -> None:
+    """There is no room for its successor."""
+    _, log = machine.open_log(BY_AGE)
+    append(log, 2)
+    machine.storage.fail("open", f"{PATH}/{PARTITION}/{4:020d}.log", times=1, is_full=True)
+    retain(log, 4, NOW + 10_001)
+    assert machine.file_names(".log") == [f"{0:020d}.log"]
+    assert log.health.full
+    assert log.health.try_heal()
+    retain(log, 4, NOW + 10_001)
+    assert machine.file_names(".log") == [f"{4:020d}.log"]
 
 
 @pytest.mark.invariant("I21")
