@@ -315,7 +315,9 @@ def test_a_removal_observed_by_another_reader_fences_the_broker_at_once() -> Non
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))
         await (await world.observer()).delete(PATH)
+        broker.registration._attention.clear()
         broker.registration.observe_removal()
+        assert broker.registration._attention.is_set(), "it registers again, whenever its own watch fires"
         assert broker.registration.is_fenced()
         assert broker.events == ["registered", "lost"]
         await asyncio.sleep(0.1)

@@ -355,6 +355,23 @@ async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_on
     assert await _ended(_fetcher(), monkeypatch, was_lost=True, redial=late) is None
 
 
+@pytest.mark.parametrize(("ends", "is_lost"), [("lost", True), ("silent", False), ("not needed", False)])
+def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lost: bool) -> None:
+    """One whose leader is silent may lead to a host that answers no more."""
+
+    async def watch() -> tuple[bool, float]:
+        fetcher, loop = _fetcher(), asyncio.get_running_loop()
+        fetcher._connection = cast(Any, SimpleNamespace(is_waited_on=ends == "silent"))
+        fetcher._lost, fetcher._waits_since = asyncio.Event(), loop.time()
+        if ends != "not needed":
+            fetcher.partitions[TopicPartition("a", 0)] = cast(Any, None)
+        if ends == "lost":
+            loop.call_later(1, fetcher._lost.set)
+        return await fetcher._watch(), loop.time()
+
+    assert SimulatedWorld().run(watch())[0] is is_lost
+
+
 @pytest.mark.parametrize("registration", [20_000, 20_001])
 def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_before(
     monkeypatch: pytest.MonkeyPatch, registration: int

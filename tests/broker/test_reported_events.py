@@ -181,6 +181,15 @@ def test_damage_is_reported_counted_and_told_to_the_controller() -> None:
     assert (noted.counters.damaged_logs, noted.done) == (1, ["changed", "told"])
 
 
+@pytest.mark.parametrize("damage", [None, "a bit flipped"])
+def test_a_replica_that_was_loaded_damaged_is_reported_and_no_other(damage: str | None) -> None:
+    noted: list[tuple[object, str]] = []
+    partition: Any = SimpleNamespace(state=SimpleNamespace(damage=damage))
+    repairs = cast(Any, SimpleNamespace(noted=lambda *args: noted.append(args)))
+    Repairs.loaded(repairs, partition)
+    assert noted == ([] if damage is None else [(partition, damage)])
+
+
 @pytest.mark.parametrize("found", [None, memoryview(b"12345")])
 def test_salvaged_records_are_reported_and_counted(found: memoryview | None) -> None:
     noted = Noted()

@@ -278,3 +278,13 @@ def test_a_stop_that_zookeeper_holds_up_ends_in_time_and_says_what_was_not_noted
     writer = witness_alone(SimpleNamespace(get=never), reported)
     SimulatedWorld().run(writer.conclude(), seconds_max=60)
     assert [type(each) for each in reported] == [WitnessNotWritten]
+
+
+@pytest.mark.parametrize(("start", "end", "is_worth_it"), [(2, 5, False), (3, 5, True), (1, 5, True), (2, 6, True)])
+def test_a_partition_is_noted_again_when_its_log_has_changed_and_not_while_it_rests(
+    start: int, end: int, is_worth_it: bool
+) -> None:
+    """ZooKeeper would be written to for each resting partition, again and again."""
+    led = cast(Any, SimpleNamespace(committed=SimpleNamespace(start_offset=2, end_offset=5, digest="d")))
+    partition = cast(Any, SimpleNamespace(log=SimpleNamespace(log_start_offset=start, log_end_offset=end)))
+    assert LedPartition._is_worth_it(led, partition, None) is is_worth_it
