@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from minibroker.client.consumer import positions
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.positions import PositionResolver
 from minibroker.client.errors import BrokerUnreachable, Where
+from minibroker.client.offsets import OffsetAndTimestamp
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     OffsetForLeaderEpochRequest,
@@ -130,3 +135,19 @@ async def test_pauses_grow_with_each_failure_and_begin_anew_after_an_answer_or_a
         assert pauses[before:] == expected
     assert cluster.refreshes == len(pauses), "each failure asks for the present leader"
     await resolver.close()
+
+
+async def test_a_partition_that_was_sought_meanwhile_holds_up_no_other_ones_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [TopicPartition("t", number) for number in range(3)]
+    cursors = [Cursor(name, OffsetReset.EARLIEST, 1_000) for name in names]
+
+    async def ask_offsets(*_: object) -> dict[TopicPartition, OffsetAndTimestamp]:
+        cursors[0].seek(3)
+        return {name: OffsetAndTimestamp(7, None, 0) for name in names}
+
+    monkeypatch.setattr(positions, "ask_offsets", ask_offsets)
+    resolver: Any = SimpleNamespace(_cluster=None, _now_ms=lambda: 0)
+    assert await PositionResolver._reset(resolver, cursors)
+    assert [cursor.position for cursor in cursors] == [3, 7, 7]

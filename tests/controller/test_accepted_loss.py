@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import msgspec
+import pytest
 
 from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, preview
 from minibroker.controller.core.controller_state import ControllerState, Deletion, LossChoice
+from minibroker.controller.operator_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import confirmation_of
+from minibroker.protocol.wire.messages import ElectLeadersRequest, confirmation_of
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 
@@ -120,3 +125,16 @@ def test_a_preview_that_is_refused_says_why() -> None:
         assert (offer.topic_name, offer.partition_index) == partition
         assert (offer.error_code, offer.error_message) == (code, text)
         assert bool(offer.candidates) is (code is none_able)
+
+
+async def test_a_preview_waits_until_the_brokers_have_reported() -> None:
+    """A new controller knows no broker at first, and would show an election without candidates."""
+
+    class NotReportedYet(Exception):
+        pass
+
+    async def gathered() -> None:
+        raise NotReportedYet
+
+    with pytest.raises(NotReportedYet):
+        await elect_leaders(cast(Any, SimpleNamespace(gathered=gathered)), ElectLeadersRequest())

@@ -268,6 +268,11 @@ def test_unclean_election_prefers_any_replica_to_a_member_on_another_log_directo
     assert (alone.leader, alone.directories) == (1, ((1, "blank"),))
 
 
+def test_of_members_that_all_run_on_another_log_directory_the_first_is_elected_uncleanly() -> None:
+    blank = [broker(each, incarnation="new", directory=f"blank{each}") for each in (1, 2)]
+    assert elected(cluster_state(*blank, now=leadership(1, 1, 2), unclean=True)).leader == 1
+
+
 def test_new_partition_records_the_log_directories() -> None:
     assert elected(cluster_state(2, 3)).directories == ((2, "d2"), (3, "d3"))
 

@@ -373,3 +373,17 @@ def test_a_file_in_place_of_the_directory_stops_the_broker_with_instructions(tmp
     (tmp_path / "log").write_bytes(b"")
     with pytest.raises(LogDirectoryError, match="cannot be used"):
         open_real(tmp_path / "log")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_and_a_stop_leave_no_file_open(tmp_path: Path, clean: bool) -> None:
+    path = tmp_path / "log"
+    directory = open_real(path)
+    append(directory.create_log(PARTITION, TOPIC_ID, LogConfig(segment_bytes=600, index_interval_bytes=100)), 30)
+    drive(directory.close(clean=clean, high_watermarks={}))
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        directory = open_real(path)
+        assert directory.logs[PARTITION].log_end_offset == 60
+        drive(directory.close(clean=clean, high_watermarks={}))
+    assert sorted(os.listdir("/proc/self/fd")) == before
