@@ -9,6 +9,7 @@ from minibroker.observation.cluster_view import (
     BrokerView,
     ClusterView,
     health_problems,
+    partitions_of,
     with_present_leaders,
 )
 from minibroker.observation.replica_table import replica_rows
@@ -18,6 +19,8 @@ from minibroker.protocol.wire.messages import (
     DescribedReplicaTopic,
     DescribeReplicaStateResponse,
     MetadataPartition,
+    MetadataResponse,
+    MetadataTopic,
     RemoteReplicaState,
     ReplicaStateDescription,
 )
@@ -190,3 +193,10 @@ def test_a_dead_replica_lacks_at_least_the_records_of_the_leaders_epoch() -> Non
     assert (row.lag, row.lag_at_least, row.cells()[7]) == (None, 6, "6+")
     nothing_since = msgspec.structs.replace(led, log_end_offset=4)
     assert replica_rows(view(one=broker(1, nothing_since), three=broker(3, None)))[2].cells()[7] is None
+
+
+def test_a_partition_that_a_broken_broker_lists_twice_is_one() -> None:
+    """It was a TypeError."""
+    twice = [MetadataPartition(partition_index=0, leader_epoch=epoch) for epoch in (1, 2)]
+    topics = [MetadataTopic(name="t", partitions=twice), MetadataTopic(name="t", partitions=twice)]
+    assert list(partitions_of(MetadataResponse(topics=topics))) == [T0]
