@@ -318,7 +318,7 @@ async def check_zookeeper(connect: str, cure: str = ZOOKEEPER_CURE) -> DoctorFin
         mode = next((line for line in answer.splitlines() if line.startswith("Mode:")), None)
         if mode is not None:
             return DoctorFinding("zookeeper", True, f"{server} answers ({mode})")
-        if answer:
+        if answer.strip():
             first = answer.strip().splitlines()[0]
             if "not executed because it is not in the whitelist" in first:
                 return DoctorFinding("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
@@ -381,5 +381,9 @@ async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> Doc
         return DoctorFinding(
             name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure
         )
-    await queries.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
+    try:
+        await queries.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
+    except NoAnswer as error:
+        cure = "run the same version on this machine and on all brokers, or see that broker's log"
+        return DoctorFinding(name, False, f"advertises {server}, and does not describe the cluster: {error}", cure)
     return DoctorFinding(name, True, f"advertises {server}, reached from here")

@@ -13,6 +13,7 @@ from msgspec import structs
 from minibroker import doctor_checks
 from minibroker.commands.doctor import doctor
 from minibroker.doctor_checks import DoctorFinding
+from minibroker.local_cluster import zookeeper_process
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
     ClusterFailed,
@@ -22,6 +23,16 @@ from minibroker.local_cluster.cluster_file import (
 )
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import ProcessIdentity, identify
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.protocol.wire.messages import (
+    DescribeReplicaStateRequest,
+    DescribeReplicaStateResponse,
+    MetadataBroker,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+)
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
 
 
@@ -179,6 +190,33 @@ def test_a_complaint_names_the_owner_of_each_port() -> None:
 async def test_silent_zookeeper_is_named() -> None:
     finding = await doctor_checks.check_zookeeper("127.0.0.1:1")
     assert (finding.well, finding.what) == (False, "127.0.0.1:1 does not answer")
+
+
+async def test_a_zookeeper_that_answers_with_an_empty_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was an IndexError."""
+
+    async def ask(port: int, word: str, host: str) -> str:
+        return " \n"
+
+    monkeypatch.setattr(zookeeper_process, "ask_zookeeper", ask)
+    finding = await doctor_checks.check_zookeeper("127.0.0.1:1")
+    assert (finding.well, finding.what) == (False, "127.0.0.1:1 does not answer")
+
+
+async def test_a_broker_that_does_not_describe_the_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback with NoAnswer."""
+
+    async def ask(_: BrokerQueries, server: str, request: Request, *__: object) -> Response:
+        if isinstance(request, MetadataRequest):
+            return MetadataResponse(brokers=[MetadataBroker(node_id=1, host="h", port=1)])
+        if isinstance(request, DescribeReplicaStateRequest):
+            return DescribeReplicaStateResponse(broker_id=1)
+        raise NoAnswer("h:1 answered UNSUPPORTED_VERSION")
+
+    monkeypatch.setattr(BrokerQueries, "ask", ask)
+    (finding,) = await doctor_checks.check_listeners("h:1")
+    assert not finding.well
+    assert finding.what == "advertises h:1, and does not describe the cluster: h:1 answered UNSUPPORTED_VERSION"
 
 
 async def test_listener_check_passes_without_a_cluster() -> None:
