@@ -130,10 +130,27 @@ async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 
     try:
-        async with BrokerQueries("minibroker-partition") as queries:
-            return await queries.elections(servers, request, timeout_s)
+        async with (
+            BrokerQueries("minibroker-partition") as queries,
+            waiting_line("waiting for an answer"),
+        ):
+            previews = await queries.elections(servers, request, timeout_s)
     except NoAnswer as error:
         raise CommandFailed(str(error)) from None
+    for each in previews:
+        _refuse_impossible(each)
+    return previews
+
+
+def _refuse_impossible(each: "ElectionPreview") -> None:
+    """Raise CommandFailed where a broker is chosen that is no candidate, or none without an error: what that would lose
+    cannot be told."""
+    is_candidate = any(found.broker_id == each.chosen for found in each.candidates)
+    if not is_candidate and (each.chosen >= 0 or not each.error_code):
+        raise CommandFailed(
+            f"the controller's answer about {each.topic_name}-{each.partition_index} chooses broker {each.chosen},"
+            " which is none of its candidates: run the same version here and on all brokers, or see its log"
+        )
 
 
 def _describe(each: "ElectionPreview", accepts_loss: bool, leader: int | None) -> None:

@@ -168,3 +168,18 @@ async def test_a_controller_that_does_not_answer_has_a_cure(fenced: bool, cure: 
     """Once it was 'h:1 answered NOT_CONTROLLER' alone."""
     with pytest.raises(NoAnswer, match=f"^the controller, broker 1, does not decide: h:1 .*{cure}"):
         await Queries(fenced=fenced).elections("h:1", ElectLeadersRequest())
+
+
+@pytest.mark.parametrize("changes", [{"chosen": 9}, {"chosen": -1}, {"candidates": []}])
+def test_a_choice_that_is_no_candidate_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    """It was a traceback with StopIteration."""
+
+    async def elections(*_: object) -> list[ElectionPreview]:
+        return [structs.replace(PREVIEW, **changes)]
+
+    monkeypatch.setattr(BrokerQueries, "elections", elections)
+    result = CliRunner().invoke(minibroker, ["partition", "elect", "-b", "localhost:1"])
+    assert result.exit_code == 1
+    assert "the controller's answer about t-0 chooses broker" in result.stderr
