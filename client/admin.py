@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Never, TypeVar
 
+from minibroker.client.answered_names import answers_for, left_out
 from minibroker.client.argument_hints import with_hints
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster, ClusterSettings
@@ -188,7 +189,7 @@ class AdminClient(PublicClient):
         results: dict[str, CreatedTopic | BrokerError] = {}
         made_before = []
         reply, in_doubt = await change(self._cluster_checked(), request, CreateTopicsResponse, deadline, create_errors)
-        for answer in reply.topics:
+        for answer in answers_for(wanted, reply.topics):
             if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and in_doubt and not validate_only:
                 made_before.append(answer.name)
             elif answer.error_code:
@@ -200,7 +201,8 @@ class AdminClient(PublicClient):
         created = [name for name, result in results.items() if isinstance(result, CreatedTopic)] + made_before
         if created and not validate_only:
             await self._wait_until_propagated(created, deadline, present=True)
-        return results | {name: await self._made_before(name, deadline) for name in made_before}
+        results |= {name: await self._made_before(name, deadline) for name in made_before}
+        return results | {name: left_out(name, Where(topic=name)) for name in wanted if name not in results}
 
     async def _made_before(self, name: str, deadline: Deadline) -> CreatedTopic | BrokerError:
         """What a request whose answer was lost has created."""
@@ -208,7 +210,7 @@ class AdminClient(PublicClient):
             found = (await self.describe_topics([name], timeout_ms=deadline.remaining_ms()))[name]
         except BrokerError as error:  # it was deleted meanwhile
             return error
-        return CreatedTopic(name, found.topic_id, len(found.partitions), len(found.partitions[0].replicas))
+        return CreatedTopic(name, found.topic_id, len(found.partitions), found.replication_factor)
 
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS, answer_ms: float | None = None
@@ -220,9 +222,10 @@ class AdminClient(PublicClient):
         only the search for a controller takes up to `timeout_ms`.
         """
         deadline = self._deadline(timeout_ms)
-        reply, in_doubt = await self._delete_in_time(list(dict.fromkeys(names)), deadline, answer_ms)
-        results: dict[str, BrokerError | None] = {}
-        for answer in reply.responses:
+        wanted = list(dict.fromkeys(names))
+        reply, in_doubt = await self._delete_in_time(wanted, deadline, answer_ms)
+        results: dict[str, BrokerError | None] = {name: left_out(name, Where(topic=name)) for name in wanted}
+        for answer in answers_for(wanted, reply.responses):
             gone = answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and in_doubt
             if answer.error_code and not gone:
                 results[answer.name] = broker_error(answer.error_code, Where(topic=answer.name), answer.error_message)
@@ -271,13 +274,17 @@ class AdminClient(PublicClient):
         request = MetadataRequest(topics=asked)
         reply = await self._cluster_checked().ask_any(request, MetadataResponse, self._deadline(timeout_ms))
         result: dict[str, TopicDescription] = {}
-        for topic in reply.topics:
+        wanted = None if asked is None else [topic.name for topic in asked]
+        for topic in reply.topics if wanted is None else answers_for(wanted, reply.topics):
             if topic.error_code and not topic.partitions:
                 if asked is None:
                     continue  # being deleted
                 error = broker_error(topic.error_code, Where(topic=topic.name))
                 raise await with_similar_topic(self._cluster_checked(), error)
             result[topic.name] = topic_description(topic)
+        for name in wanted or ():
+            if name not in result:
+                raise left_out(name, Where(topic=name))
         return result
 
     # -------------------------------------------------------------------------------------------------------- cluster
@@ -401,12 +408,13 @@ class AdminClient(PublicClient):
     ) -> dict[str, BrokerError | None]:
         """Forget these names; the value is None or the error. A process that runs under a name is not fenced by that,
         nor by a later start: end it first. It gets ProducerFenced when it needs its next epoch."""
-        request = DeleteProducerNamesRequest(names=list(dict.fromkeys(names)))
+        wanted = list(dict.fromkeys(names))
+        request = DeleteProducerNamesRequest(names=wanted)
         reply, in_doubt = await change(
             self._cluster_checked(), request, DeleteProducerNamesResponse, self._deadline(timeout_ms), no_errors
         )
-        results: dict[str, BrokerError | None] = {}
-        for answer in reply.responses:
+        results: dict[str, BrokerError | None] = {name: left_out(name) for name in wanted}
+        for answer in answers_for(wanted, reply.responses):
             gone = answer.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND and in_doubt
             failed = answer.error_code and not gone
             results[answer.name] = broker_error(answer.error_code, message=answer.error_message) if failed else None

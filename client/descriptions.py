@@ -55,6 +55,11 @@ class TopicDescription(msgspec.Struct, frozen=True):
     topic_id: str
     partitions: list[PartitionDescription]
 
+    @property
+    def replication_factor(self) -> int:
+        """The most replicas of a partition."""
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
 
 class ProducerNameDescription(msgspec.Struct, frozen=True):
     """A name that producers were given."""

@@ -13,6 +13,7 @@ from minibroker.command_line import (
     ProgressLine,
     bootstrap_option,
     human_bytes,
+    is_whole_number,
     json_option,
     named_values,
     note,
@@ -115,7 +116,7 @@ def create(
             return {"topic": name, "created": False}, []
         described = (await admin.describe_topics([name], timeout_ms=timeout_ms))[name]
         values = {entry.name: entry.value for entry in (await admin.describe_configs(topic=name)).values()}
-        replicas = len(described.partitions[0].replicas)
+        replicas = described.replication_factor
         facts = {"topic": name, "created": True, "topic_id": done.topic_id, "partitions": len(described.partitions)}
         return facts | {"replication_factor": replicas}, _risks(name, replicas, values)
 
@@ -136,7 +137,8 @@ def create(
 def _risks(name: str, replicas: int, values: Mapping[str, str | None]) -> list[str]:
     """Reasons why an acknowledged record might not survive a single fault."""
     risks = []
-    least = int(values.get("min.insync.replicas") or 1)
+    text = values.get("min.insync.replicas") or ""
+    least = int(text) if is_whole_number(text) else 1
     if replicas < 2:
         risks.append(f"{name} has one replica: records that its broker loses are lost; use --replication-factor 3")
     elif least < 2:
@@ -213,11 +215,10 @@ def _summary(topic: "TopicDescription", replicas: "Mapping[BrokerId, BrokerRepli
         if log is not None and log.high_watermark >= 0:
             logs.append(log)
     is_known = len(logs) == len(topic.partitions)
-    factor = max((len(partition.replicas) for partition in topic.partitions), default=0)
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        "replication_factor": factor,
+        "replication_factor": topic.replication_factor,
         "records": sum(log.high_watermark - log.log_start_offset for log in logs) if is_known else None,
         "size_bytes": sum(log.size_bytes for log in logs) if is_known else None,
     }

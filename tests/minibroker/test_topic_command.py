@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from minibroker.client.admin import BrokerReplicas, TopicDescription
 from minibroker.client.descriptions import PartitionDescription
 from minibroker.client.errors import BrokerError, CallTimedOut, Where, broker_error
-from minibroker.commands.topic import _delete, _summary
+from minibroker.commands.topic import _delete, _risks, _summary
 from minibroker.commands.topic import create as create_command
 from minibroker.commands.topic import delete as delete_command
 from minibroker.protocol.errors import ErrorCode
@@ -158,3 +158,12 @@ def test_a_topic_that_is_being_deleted_does_not_count_as_one_that_exists(
     run = CliRunner().invoke(create_command, ["a", "--if-not-exists"], standalone_mode=False)
     assert isinstance(run.exception, ClickException) == is_marked
     assert run.stdout == ("" if is_marked else "a exists\n")
+
+
+@pytest.mark.parametrize("value", ["abc", "", None, "²", "-1"])
+def test_a_setting_that_is_no_number_ends_no_command(value: str | None) -> None:
+    """It was a ValueError."""
+    assert _risks("a", 3, {"min.insync.replicas": value}) == [
+        "a has min.insync.replicas=1: an acknowledged record may be on the leader only;"
+        " use --config min.insync.replicas=2"
+    ]
