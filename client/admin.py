@@ -389,9 +389,11 @@ class AdminClient(PublicClient):
         reply, _ = await change(
             self._cluster_checked(), request, IncrementalAlterConfigsResponse, self._deadline(timeout_ms), alter_errors
         )
+        where = Where(topic=topic, broker_id=broker_id)
+        if all(result.resource_name != name for result in reply.responses):
+            raise left_out(name, where)
         for result in reply.responses:
             if result.error_code:
-                where = Where(topic=topic, broker_id=broker_id)
                 error = broker_error(result.error_code, where, result.error_message)
                 raise await with_similar_topic(self._cluster_checked(), error)
 

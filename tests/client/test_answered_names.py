@@ -7,6 +7,7 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import BrokerError
 from minibroker.protocol.wire.messages import (
+    AlterConfigsResult,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -16,6 +17,8 @@ from minibroker.protocol.wire.messages import (
     DeleteProducerNamesResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
     MetadataPartition,
     MetadataRequest,
     MetadataTopic,
@@ -39,6 +42,8 @@ def other_answer(request: Request, cluster: FakeCluster) -> Response | None:
         return DeleteTopicsResponse(responses=[DeletableTopicResult(name=OTHER)])
     if isinstance(request, DeleteProducerNamesRequest):
         return DeleteProducerNamesResponse(responses=[DeletedProducerName(name=OTHER)])
+    if isinstance(request, IncrementalAlterConfigsRequest):
+        return IncrementalAlterConfigsResponse(responses=[AlterConfigsResult(resource_type=2, resource_name=OTHER)])
     if isinstance(request, MetadataRequest) and request.topics:
         usual = cluster.brokers[1].handle_metadata_now("t")
         topic = MetadataTopic(name=OTHER, partitions=[MetadataPartition(partition_index=0)])
@@ -53,11 +58,12 @@ def other_answer(request: Request, cluster: FakeCluster) -> Response | None:
         lambda admin: admin.delete_topic("a"),
         lambda admin: admin.delete_producer_name("a"),
         lambda admin: admin.describe_topics(["a"]),
+        lambda admin: admin.alter_configs({"retention.ms": "1"}, topic="a"),
     ],
-    ids=["create_topic", "delete_topic", "delete_producer_name", "describe_topics"],
+    ids=["create_topic", "delete_topic", "delete_producer_name", "describe_topics", "alter_configs"],
 )
 def test_a_name_that_an_answer_leaves_out_has_an_error(cluster: FakeCluster, call: Call) -> None:
-    """It was a KeyError."""
+    """It was a KeyError, or a success."""
     cluster.intercept = lambda broker, request: answer_to(request, cluster)
 
     async def main(runtime: Runtime) -> None:
