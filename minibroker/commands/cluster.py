@@ -74,18 +74,30 @@ def cluster() -> None:
     """
 
 
-def run_on_cluster(work: Coroutine[Any, Any, Any], data_dir: Path, timeout_s: float, doing: str) -> Any:
-    """Run `work`; every error of the launcher becomes a CommandFailed, of wrong input a WrongUsage."""
+def run_on_cluster(
+    work: Coroutine[Any, Any, Any],
+    data_dir: Path,
+    timeout_s: float,
+    doing: str,
+    waiting: str = "waiting for brokers and ZooKeeper",
+) -> Any:
+    """Run `work`; every error of the launcher becomes a CommandFailed, of wrong input a WrongUsage. `waiting` is shown
+    if it takes a while."""
     from minibroker.local_cluster.broker_names import BadBrokerName
     from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed, ClusterMissing
     from minibroker.local_cluster.teardown import TeardownTimedOut
     from minibroker.local_cluster.zookeeper_jars import MissingZooKeeper
     from minibroker.local_cluster.zookeeper_process import MissingJava, PortTaken, ZooKeeperFailed
     from minibroker.observation.broker_queries import NoAnswer
+    from minibroker.waiting_line import waiting_line
+
+    async def shown() -> Any:
+        async with waiting_line(waiting):
+            return await work
 
     not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
     try:
-        return run_async(work, timeout_s, doing)
+        return run_async(shown(), timeout_s, doing)
     except BadBrokerName as error:
         raise WrongUsage(str(error)) from None
     except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed, TeardownTimedOut) as error:
@@ -151,7 +163,7 @@ def up(
         if is_old and not local.is_running():
             _note_what_is_kept(local, data_dir, requested)
         starting = local.up(timeout_s, keep_running=is_old, tell=tell)
-        view = run_on_cluster(starting, data_dir, timeout_s + 15, "cluster up")
+        view = run_on_cluster(starting, data_dir, timeout_s + 15, "cluster up", "starting ZooKeeper and brokers")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
         return EXIT_FINE
@@ -168,6 +180,7 @@ def _telling_what_is_stopped() -> Iterator[Callable[[str], None]]:
 
     def tell(text: str) -> None:
         told.append(text)
+        ProgressLine.erase()
         note(text)
 
     try:
@@ -393,7 +406,7 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
         return await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
 
     try:
-        problems = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down")
+        problems = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")
     except KeyboardInterrupt:
         again = "`minibroker cluster down` again stops the rest"
         note(pasteable(f"interrupted: a part of the cluster may still run; {again}", data_dir))

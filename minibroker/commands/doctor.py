@@ -45,6 +45,7 @@ def doctor(
     Exit code 10 if anything is wrong. It changes nothing.
     """
     from minibroker import doctor_checks
+    from minibroker.waiting_line import waiting_line
 
     directory = Path(data_dir)
     is_given = click.get_current_context().get_parameter_source("bootstrap_servers") is not ParameterSource.DEFAULT
@@ -71,8 +72,9 @@ def doctor(
                 await doctor_checks.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
         findings += doctor_checks.check_local_brokers(directory)
-        findings += await doctor_checks.check_listeners(servers, must_answer=is_given)
-        return findings + await doctor_checks.check_partitions(servers)
+        async with waiting_line(f"asking the brokers at {servers}"):
+            findings += await doctor_checks.check_listeners(servers, must_answer=is_given)
+            return findings + await doctor_checks.check_partitions(servers)
 
     findings = run_async(examine(), timeout_s, "the examination")
     for finding in findings:

@@ -71,11 +71,13 @@ def events(
 async def _show(servers: str, wanted: Filters, last: int | None, once: bool, as_json: bool) -> None:
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
     from minibroker.observation.event_stream import EventStream
+    from minibroker.waiting_line import waiting_line
 
     async with BrokerQueries() as queries:
         stream, warned = EventStream(queries, servers), set[int]()
         try:
-            reported = await stream.poll()
+            async with waiting_line("waiting for the brokers' answers"):
+                reported = await stream.poll()
         except NoAnswer as error:
             raise CommandFailed(str(error)) from None
         _warn_of_silence(stream, warned, must_hear_one=True)

@@ -63,14 +63,15 @@ async def _ask(
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
     from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
     from minibroker.protocol.ids import TopicPartition
+    from minibroker.waiting_line import waiting_line
 
     timeout_ms = max(1, round(timeout_s * 1000))
     try:
         if not topics:
-            async with BrokerQueries() as queries:
+            async with BrokerQueries() as queries, waiting_line("waiting for the brokers' answers"):
                 topics = tuple(sorted(topic.name for topic in (await queries.metadata(servers)).topics))
         client = Consumer(bootstrap_servers=servers, bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms))
-        async with opened(client, servers) as consumer:
+        async with opened(client, servers) as consumer, waiting_line("waiting for the leaders' answers"):
             await require_topics(consumer._cluster, topics, timeout_ms)
             partitions = [
                 TopicPartition(topic, index)

@@ -128,6 +128,7 @@ def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
 async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionPreview]":
     """The controller's answer."""
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.waiting_line import waiting_line
 
     try:
         async with (

@@ -29,8 +29,6 @@ COMMANDS = {
     "delete": ("minibroker.commands.producer:delete", "Forget names of producers that no process uses any more."),
 }
 
-WAITING = "the brokers have not answered yet: still waiting (Ctrl-C ends it)"
-
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def producer() -> None:
@@ -55,7 +53,7 @@ def list_names(bootstrap_servers: str, timeout_s: float, as_json: bool) -> int:
     async def work(admin: "AdminClient", timeout_ms: float) -> "list[ProducerNameDescription]":
         return await admin.list_producer_names(timeout_ms=timeout_ms)
 
-    names = ask_admin(bootstrap_servers, timeout_s, work, "producer list", waiting=WAITING)
+    names = ask_admin(bootstrap_servers, timeout_s, work, "producer list")
     if as_json:
         for each in names:
             print_json(_as_dict(each))
@@ -111,7 +109,7 @@ def delete(bootstrap_servers: str, names: tuple[str, ...], if_exists: bool, time
             _require(names, [each.name for each in await admin.list_producer_names(timeout_ms=timeout_ms)])
         return {**await admin.delete_producer_names(names, timeout_ms=timeout_ms)}
 
-    results = ask_admin(bootstrap_servers, timeout_s, work, "producer delete", waiting=WAITING)
+    results = ask_admin(bootstrap_servers, timeout_s, work, "producer delete")
     _report(results, if_exists, as_json)
     return EXIT_FINE
 

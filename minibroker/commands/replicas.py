@@ -56,8 +56,9 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
 async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
     from minibroker.observation.cluster_view import view_cluster
+    from minibroker.waiting_line import waiting_line
 
-    async with BrokerQueries() as queries:
+    async with BrokerQueries() as queries, waiting_line("waiting for the brokers' answers"):
         try:
             view = await view_cluster(queries, servers, topics)
             await require_described(view, topics, servers)

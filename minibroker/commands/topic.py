@@ -55,7 +55,7 @@ def topic() -> None:
 def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], Awaitable[T]]") -> T:
     from minibroker.admin_call import ask_admin
 
-    return ask_admin(servers, timeout_s, work, "topic", waiting="waiting for the cluster's answer (Ctrl-C ends it)")
+    return ask_admin(servers, timeout_s, work, "topic")
 
 
 async def _topic_deletions(admin: "AdminClient") -> dict[str, str]:
