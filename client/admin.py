@@ -78,6 +78,7 @@ from minibroker.protocol.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataTopic,
     Response,
 )
 from minibroker.runtime.ports import Runtime
@@ -198,7 +199,8 @@ class AdminClient(PublicClient):
                 results[answer.name] = CreatedTopic(
                     answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor
                 )
-        created = [name for name, result in results.items() if isinstance(result, CreatedTopic)] + made_before
+        created = {name: result.partitions for name, result in results.items() if isinstance(result, CreatedTopic)}
+        created |= dict.fromkeys(made_before, 1)
         if created and not validate_only:
             await self._wait_until_propagated(created, deadline, present=True)
         results |= {name: await self._made_before(name, deadline) for name in made_before}
@@ -233,7 +235,7 @@ class AdminClient(PublicClient):
                 results[answer.name] = None
         deleted = [name for name, error in results.items() if error is None]
         if deleted:
-            await self._wait_until_propagated(deleted, deadline, present=False)
+            await self._wait_until_propagated(dict.fromkeys(deleted, 0), deadline, present=False)
         return results
 
     async def _delete_in_time(
@@ -429,35 +431,36 @@ class AdminClient(PublicClient):
             raise error
 
     # --------------------------------------------------------------------------------------------------------- pieces
-    async def _wait_until_propagated(self, names: list[str], deadline: Deadline, *, present: bool) -> None:
-        """Wait until every live broker knows leaders for all partitions of the topics (or has forgotten the topics)."""
+    async def _wait_until_propagated(self, topics: Mapping[str, int], deadline: Deadline, *, present: bool) -> None:
+        """Wait until every live broker knows leaders for so many partitions of each topic, which come one after the
+        other if there are many (or has forgotten the topics)."""
         cluster = self._cluster_checked()
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in topics])
         await cluster.refresh_brokers(deadline)
         waiting = sorted(cluster.metadata.brokers)
         while waiting:
-            answers = await asyncio.gather(*(self._knows(broker_id, request, present) for broker_id in waiting))
+            asked = (self._knows(broker_id, request, topics, present) for broker_id in waiting)
+            answers = await asyncio.gather(*asked)
             waiting = [broker_id for broker_id, knows in zip(waiting, answers, strict=True) if not knows]
             if waiting and not await deadline.pause(self._settings.retry_backoff_ms / 2):
                 state = "know of" if present else "have forgotten"
                 raise CallTimedOut(
-                    f"it is done, but brokers {waiting} do not {state} {', '.join(names[:5])} after "
+                    f"it is done, but brokers {waiting} do not {state} {', '.join([*topics][:5])} after "
                     f"{round(deadline.timeout_ms)} ms"
                 )
 
-    async def _knows(self, broker_id: BrokerId, request: MetadataRequest, present: bool) -> bool:
+    async def _knows(
+        self, broker_id: BrokerId, request: MetadataRequest, topics: Mapping[str, int], present: bool
+    ) -> bool:
         try:
             reply = await self._cluster.ask(broker_id, request, MetadataResponse, Deadline(1_000))
         except MinibrokerError:
             # a broker that failed meanwhile is not waited for, once the cluster has noticed
             return broker_id not in self._cluster.metadata.brokers
-        for topic in reply.topics:
-            if not present and not topic.error_code:
-                return False
-            led = topic.partitions and all(partition.leader_id >= 0 for partition in topic.partitions)
-            if present and (topic.error_code or not led):
-                return False
-        return True
+        known = {topic.name: topic for topic in reply.topics if not topic.error_code}
+        if not present:
+            return known.keys().isdisjoint(topics)
+        return all(name in known and _is_led(known[name], count) for name, count in topics.items())
 
     def _deadline(self, timeout_ms: float) -> Deadline:
         self._cluster_checked()
@@ -468,6 +471,11 @@ class AdminClient(PublicClient):
             raise ClientClosed("the admin client is not open: use `async with AdminClient(...)` or `await start()`")
         self._owner.check()
         return self._cluster
+
+
+def _is_led(topic: MetadataTopic, partitions: int) -> bool:
+    """Whether it has so many partitions, and all have leaders."""
+    return len(topic.partitions) >= partitions and all(each.leader_id >= 0 for each in topic.partitions)
 
 
 ANSWER_SLACK_MS = 1_000
