@@ -276,6 +276,7 @@ class Broker:
                 self.counters,
                 self.gauges,
                 lambda: readiness(self.registration, self.image),
+                self.runtime.clock.monotonic_ns,
             )
             self._http = HttpEndpoint(self.runtime.network, routes)
             await self._http.start(*config.metrics_address)

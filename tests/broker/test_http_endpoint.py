@@ -206,7 +206,7 @@ def test_pages_of_a_broker() -> None:
         assert b"minibroker_replica_manager_under_replicated_partitions 3.0" in page
 
     gauges = gauges_of(under_replicated_partitions=3)
-    routes = broker_routes({"broker_id": "1"}, counters, lambda: gauges, lambda: states.pop(0))
+    routes = broker_routes({"broker_id": "1"}, counters, lambda: gauges, lambda: states.pop(0), lambda: 0)
     serve(story, routes)
 
 
@@ -238,6 +238,29 @@ def test_metrics_are_read_at_each_scrape() -> None:
     assert after["minibroker_network_requests_total", "produce"] == 2
     assert after["minibroker_network_request_seconds_total", "produce"] == 2
     assert after["minibroker_network_requests_total", "fetch"] == 0
+
+
+def test_scrapes_take_at_most_a_tenth_of_the_time() -> None:
+    """A client that asked again and again kept a broker of a thousand partitions from its own work for tenths of a
+    second at a time."""
+    counters, now_ns = BrokerCounters(), 0
+
+    def slow_gauges() -> BrokerGauges:
+        nonlocal now_ns
+        now_ns += 20_000_000
+        return gauges_of()
+
+    def truncations() -> float:
+        return values(routes["/metrics"]().body)["minibroker_replica_manager_truncations_total", ""]
+
+    routes = broker_routes({}, counters, slow_gauges, lambda: Readiness(True, ""), lambda: now_ns)
+    assert truncations() == 0
+    counters.truncations += 1
+    for _ in range(9):
+        now_ns += 19_999_999
+        assert truncations() == 0
+    now_ns += 20_000_000
+    assert truncations() == 1
 
 
 @pytest.mark.parametrize("struct", [BrokerCounters, BrokerGauges])
