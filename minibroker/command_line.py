@@ -336,15 +336,14 @@ def json_option(function: F) -> F:
 def print_json(value: Any) -> None:
     """One JSON object on one line of stdout."""
     import json
-    import re
 
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:  # not UTF-8: decoded with surrogate escapes
         text = json.dumps(value)
-    # json.dumps escapes the control characters of ASCII only; a terminal obeys the others, too.
-    click.echo(re.sub("[\x7f-\x9f]", lambda found: rf"\u{ord(found[0]):04x}", text))
+    # json.dumps leaves control characters beyond ASCII as they are, and those that turn the direction of a line
+    click.echo(text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,5 +1,6 @@
 """No terminal obeys what a broker or a file's name says: neither in an error, nor in a table."""
 
+import json
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from minibroker.command_line import (
     ProgressLine,
     note,
     print_error,
+    print_json,
     print_table,
     run_command_line,
     warn,
@@ -65,3 +67,11 @@ def test_the_screen_of_top_has_none() -> None:
     lines = screen(HOSTILE, [], [HOSTILE], 200, 10)
     assert [line.text for line in lines].count(SHOWN) == 2
     assert all(line.text.isprintable() for line in lines)
+
+
+def test_json_has_none_either_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"{HOSTILE}\u202eü\U000e0001"
+    print_json({"a": text})
+    line = capsys.readouterr().out.removesuffix("\n")
+    assert line.isprintable() and "ü" in line
+    assert json.loads(line) == {"a": text}
