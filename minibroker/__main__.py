@@ -1,9 +1,15 @@
 """The `minibroker` command, also `python -m minibroker`. Each command is a file of commands/, imported when it runs."""
 
+if __name__ == "__main__":
+    from minibroker.early_interrupts import end_quietly
+
+    end_quietly()
+
 import click
 
 from minibroker import __version__
 from minibroker.command_line import LazyGroup, exit_with, run_command_line
+from minibroker.early_interrupts import raise_again
 
 COMMANDS = {
     "cluster": ("minibroker.commands.cluster:cluster", "Start, watch, break and stop a cluster on this machine."),
@@ -53,7 +59,8 @@ minibroker.result_callback()(exit_with)
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Run the command that the arguments name."""
+    raise_again()
     run_command_line(minibroker)
 
 

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import closing
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -474,26 +475,24 @@ def run_async(
 
     `fast_loop` uses uvloop, which takes some milliseconds to import: for commands that move records.
     """
-    import asyncio
+    with closing(work):  # Ctrl-C may come before it begins, and Python warns of a coroutine that never does
+        import asyncio
 
-    async def bounded() -> T:
-        if timeout_s is None:
-            return await work
-        deadline = asyncio.timeout(timeout_s)
-        try:
-            async with deadline:
-                return await work
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise CommandFailed(
-                f"{doing} did not end within {timeout_s:g} s: run `minibroker doctor`, or give a longer --timeout"
-            ) from None
+        async def bounded() -> T:
+            deadline = asyncio.timeout(timeout_s)
+            try:
+                async with deadline:
+                    return await work
+            except TimeoutError:
+                if not deadline.expired():
+                    raise
+                what = f"{doing} did not end within {timeout_s:g} s"
+                raise CommandFailed(f"{what}: run `minibroker doctor`, or give a longer --timeout") from None
 
-    factory = None
-    if fast_loop:
-        import uvloop
+        factory = None
+        if fast_loop:
+            import uvloop
 
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(bounded())
+            factory = uvloop.new_event_loop
+        with closing(bounded()) as all_of_it, asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(all_of_it)

@@ -1,7 +1,7 @@
 """`minibroker cluster ..`: start, watch, break and stop a cluster on this machine."""
 
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -97,7 +97,8 @@ def run_on_cluster(
 
     not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
     try:
-        return run_async(shown(), timeout_s, doing)
+        with closing(work):
+            return run_async(shown(), timeout_s, doing)
     except BadBrokerName as error:
         raise WrongUsage(str(error)) from None
     except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed, TeardownTimedOut) as error:

@@ -1,5 +1,10 @@
 """`python -m minibroker.demo`: reads FILE, DEMO_SABOTAGE and DEMO_ENGINE from the environment; returns an exit code."""
 
+if __name__ == "__main__":
+    from minibroker.early_interrupts import end_quietly
+
+    end_quietly()
+
 import asyncio
 import os
 import shutil
@@ -17,6 +22,7 @@ from minibroker.demo.input_lines import BadInput, InputLines
 from minibroker.demo.output import DemoOutput
 from minibroker.demo.sabotage import SABOTAGES
 from minibroker.demo.script import DemoFailed, run_demo
+from minibroker.early_interrupts import raise_again
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.teardown import TeardownTimedOut
 from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperFailed
@@ -38,6 +44,7 @@ def main() -> int:
     engine = os.environ.get("DEMO_ENGINE", "spark")
     directory = Path(tempfile.mkdtemp(prefix="minibroker-demo-"))
     try:
+        raise_again()
         complaint = doctor_checks.complaint(
             [*doctor_checks.checks_for_cluster(directory, []), *doctor_checks.checks_for_audit(engine)]
         )
@@ -47,7 +54,7 @@ def main() -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_demo(output, directory, lines, sabotage, engine))
     except KeyboardInterrupt:
-        print(f"interrupted; the data stays in {directory}", file=sys.stderr)
+        print("interrupted" + _remains(directory, "; the data stays in"), file=sys.stderr)
         return EXIT_INTERRUPTED
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,7 +63,8 @@ def main() -> int:
     except EXPECTED as error:
         output.end_progress()
         output.print_summary(error)
-        print(f"the data and the processes' logs stay in {directory}", file=sys.stderr)
+        if remains := _remains(directory, "the data and the processes' logs stay in"):
+            print(remains, file=sys.stderr)
         return EXIT_COULD_NOT
     output.print_summary()
     if output.all_held:
@@ -64,6 +72,15 @@ def main() -> int:
         return EXIT_FINE
     print(f"the data, the processes' logs and the audit's report stay in {directory}", file=sys.stderr)
     return EXIT_FOUND_WRONG
+
+
+def _remains(directory: Path, text: str) -> str:
+    """The text with the directory; "" if nothing was written yet, so that it is removed."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return f"{text} {directory}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""Ctrl-C before a command has imported what it needs."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minibroker import early_interrupts
+
+INTERRUPTED_IMPORT = """
+import signal
+def interrupt(*_):
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+def run_interrupted(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`python ARGUMENTS`, with a Ctrl-C in the middle of its first import of click."""
+    (directory / "click").mkdir()
+    (directory / "click" / "__init__.py").write_text(f"{INTERRUPTED_IMPORT}\ninterrupt()\n")
+    here = str(Path(early_interrupts.__file__).parents[1])
+    environment = {"PYTHONPATH": f"{directory}:{here}", "TMPDIR": str(directory), "PATH": "/bin"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "minibroker", "--help"),
+        ("-m", "minibroker.demo"),
+        ("-c", "from minibroker.early_interrupts import main; main()"),
+    ],
+    ids=["module", "demo", "installed"],
+)
+def test_it_ends_the_process_without_a_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """A loop of short commands was mostly interrupted there."""
+    run = run_interrupted(tmp_path, *arguments)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+def test_only_pythons_own_handler_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell lets what it starts in its background ignore Ctrl-C."""
+    set_to: list[object] = []
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    monkeypatch.setattr(signal, "signal", lambda _, handler: set_to.append(handler))
+    early_interrupts.end_quietly()
+    early_interrupts.raise_again()
+    assert set_to == []
