@@ -9,12 +9,14 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable
+from itertools import chain
 from statistics import median
 from typing import Any
 
 import msgspec
 
+from minibroker.local_cluster.teardown import Ownership
 from minibroker.swarm_coverage.line_trace import LineTrace
 from minibroker.swarm_coverage.report import CoverageReport, report
 
@@ -232,7 +234,7 @@ def run_one(job: tuple[int, int, bool, bool | None, bool | None]) -> RunResult:
 
 
 def run_many(
-    seeds: Sequence[int],
+    seeds: Iterable[int],
     *,
     workers: int | None = None,
     brokers: int = 3,
@@ -241,19 +243,25 @@ def run_many(
     loads: bool | None = None,
     trace_lines: bool = False,
 ) -> Generator[RunResult]:
-    """Results as they arrive, in no order. Closing the iterator (or Ctrl-C) ends the workers. `trace_lines` needs
-    slipcover."""
-    if not seeds:
+    """Results as they arrive, in no order. Closing the iterator (or Ctrl-C, or SIGTERM) ends the workers, as many as
+    there are cores by default. `trace_lines` needs slipcover."""
+    left = iter(seeds)
+    if (first := next(left, None)) is None:
         return
     context = multiprocessing.get_context("spawn")
-    number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
+    number = workers or len(os.sched_getaffinity(0))
+    # Held until there is something to terminate. Workers, also later ones, inherit that: they import for half a second.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     pool = context.Pool(number, _begin_worker, (trace_lines,), maxtasksperchild=RUNS_PER_PROCESS)
-    try:
-        yield from pool.imap_unordered(run_one, [(seed, brokers, beyond, disk_faults, loads) for seed in seeds])
-        pool.close()
-    finally:
-        pool.terminate()
-        pool.join()
+    jobs = ((seed, brokers, beyond, disk_faults, loads) for seed in chain([first], left))  # there may be a billion
+    with Ownership(pool.terminate):
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            yield from pool.imap_unordered(run_one, jobs)
+            pool.close()
+        finally:
+            pool.terminate()
+            pool.join()
 
 
 _trace: LineTrace | None = None

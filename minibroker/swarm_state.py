@@ -5,7 +5,8 @@ Owns: the file, and whether it belongs to this code and these options. Leaves to
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import filterfalse
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_origin
 
@@ -50,9 +51,15 @@ class SwarmState(msgspec.Struct, kw_only=True):
     """Real seconds of all sessions."""
     summary: SwarmSummary
 
-    def left(self, seeds: int) -> list[int]:
-        """Which of so many seeds have not run."""
-        return [each for each in range(self.done_below, self.first_seed + seeds) if each not in self.done_above]
+    def left(self, seeds: int) -> Iterator[int]:
+        """Which of so many seeds have not run by now."""
+        done_above = frozenset(self.done_above)
+        return filterfalse(done_above.__contains__, range(self.done_below, self.first_seed + seeds))
+
+    @property
+    def done(self) -> int:
+        """How many have run."""
+        return self.done_below - self.first_seed + len(self.done_above)
 
     def add(self, seed: int) -> None:
         """This seed has run, and is in the summary."""

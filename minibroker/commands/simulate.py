@@ -130,7 +130,7 @@ def _first_seed(text: str) -> int:
         from minibroker.code_version import code_digest, commit_of, fresh_seed
 
         return fresh_seed(commit_of() or code_digest())
-    if not text.isdigit():
+    if not is_whole_number(text):
         raise WrongUsage(f"--first-seed {text}: give a number, or `{OF_COMMIT}`")
     return int(text)
 

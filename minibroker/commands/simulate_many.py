@@ -4,6 +4,7 @@ Owns: what a user sees of many runs. Leaves to others: the runs and their sum (`
 (`swarm_coverage`), the file (`swarm_state`).
 """
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -81,7 +82,8 @@ def run_seeds(wanted: ManySeeds, as_json: bool) -> int:
     state = _state(wanted, file)
     total, seeds = state.summary, range(state.first_seed, state.first_seed + len(wanted.seeds))
     started, arguments = time.monotonic() - state.seconds, msgspec.structs.asdict(options)
-    results = run_many(state.left(len(seeds)), workers=wanted.workers, trace_lines=trace_lines, **arguments)
+    workers = min(wanted.workers or len(os.sched_getaffinity(0)), max(len(seeds) - state.done, 1))
+    results = run_many(state.left(len(seeds)), workers=workers, trace_lines=trace_lines, **arguments)
     try:
         for result in _with_progress(results, total, len(seeds), is_long=file is not None):
             total.add(result)

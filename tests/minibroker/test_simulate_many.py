@@ -1,7 +1,9 @@
 """`minibroker simulate --seeds` as its user sees it; the runs are planted."""
 
 import json
-from collections.abc import Generator, Sequence
+import multiprocessing
+import signal
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from click.testing import CliRunner, Result
 from minibroker import swarm_runs
 from minibroker.__main__ import minibroker
 from minibroker.code_version import code_digest, commit_of, fresh_seed
-from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, WrongUsage
+from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, EXIT_USAGE, WrongUsage
 from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
 from minibroker.swarm_runs import RUNS_TO_ENTER_ALL, RunResult
 from tests.minibroker.run_results import run_result
@@ -28,7 +30,7 @@ class PlantedRuns:
         self.options: dict[str, Any] = {}
         monkeypatch.setattr(swarm_runs, "run_many", self._run_many)
 
-    def _run_many(self, seeds: Sequence[int], **options: Any) -> Generator[RunResult]:
+    def _run_many(self, seeds: Iterable[int], **options: Any) -> Generator[RunResult]:
         self.options = options
         for seed in seeds:
             if seed == self.interrupted_at:
@@ -128,3 +130,47 @@ def test_a_file_that_cannot_be_written_is_named_before_the_first_run(tmp_path: P
     result = simulate("--seeds", "3", "--resume", str(tmp_path / "missing" / "state"))
     assert (result.exit_code, f"create the directory {tmp_path}/missing" in result.stderr) == (1, True)
     assert "give --seeds NUMBER with them" in simulate("--resume", str(tmp_path / "state")).stderr
+
+
+class InterruptedPool:
+    """In place of worker processes: Ctrl-C or SIGTERM comes while they are started."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+        self.began_with: set[int] = set()
+        self.is_terminated = False
+
+    def Pool(self, *_: object, **__: object) -> "InterruptedPool":
+        self.began_with = {*signal.pthread_sigmask(signal.SIG_BLOCK, ())}
+        if self.number is signal.SIGINT:
+            signal.raise_signal(self.number)
+        return self
+
+    def imap_unordered(self, run: object, jobs: Iterable[object]) -> list[object]:
+        signal.raise_signal(self.number)
+        return [next(iter(jobs))]
+
+    def terminate(self) -> None:
+        self.is_terminated = True
+
+    def join(self) -> None:
+        assert self.is_terminated
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_are_ended_by_an_interrupt_and_do_not_see_it(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Those that still imported printed tracebacks; after SIGTERM all ran on."""
+    pool = InterruptedPool(number)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: pool)
+    with pytest.raises(KeyboardInterrupt):
+        next(swarm_runs.run_many(range(10**18)))  # a list of them would fill the memory
+    assert pool.is_terminated
+    assert signal.SIGINT in pool.began_with
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_seed_of_other_digits_is_wrong_usage() -> None:
+    """It was a ValueError."""
+    assert simulate("--seeds", "2", "--first-seed", "²").exit_code == EXIT_USAGE

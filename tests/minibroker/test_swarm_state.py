@@ -29,7 +29,7 @@ def test_seeds_that_end_in_no_order_run_once() -> None:
     mine = state()
     for seed in (12, 10, 14):
         mine.add(seed)
-    assert mine.left(6) == [11, 13, 15]
+    assert [*mine.left(6)] == [11, 13, 15]
     assert (mine.done_below, mine.done_above) == (11, {12, 14})
     mine.add(11)
     assert (mine.done_below, mine.done_above) == (13, {14})
