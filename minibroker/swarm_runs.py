@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable
 from itertools import chain
+from multiprocessing import resource_tracker
 from statistics import median
 from typing import Any
 
@@ -250,6 +251,7 @@ def run_many(
         return
     context = multiprocessing.get_context("spawn")
     number = workers or len(os.sched_getaffinity(0))
+    resource_tracker.ensure_running()  # its start lets Ctrl-C through again
     # Held until there is something to terminate. Workers, also later ones, inherit that: they import for half a second.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     pool = context.Pool(number, _begin_worker, (trace_lines,), maxtasksperchild=RUNS_PER_PROCESS)

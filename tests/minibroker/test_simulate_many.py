@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import signal
 from collections.abc import Generator, Iterable
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,7 @@ class InterruptedPool:
         self.is_terminated = False
 
     def Pool(self, *_: object, **__: object) -> "InterruptedPool":
+        resource_tracker.ensure_running()  # as the first semaphore does
         self.began_with = {*signal.pthread_sigmask(signal.SIG_BLOCK, ())}
         if self.number is signal.SIGINT:
             signal.raise_signal(self.number)
