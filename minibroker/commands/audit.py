@@ -99,6 +99,8 @@ def _ended_after(timeout_s: int) -> Iterator[None]:
     catch an error and report it as one of the connection."""
     import signal
 
+    from minibroker.local_cluster.teardown import Ownership
+
     is_late = False
 
     def too_late(*_: object) -> None:
@@ -109,7 +111,8 @@ def _ended_after(timeout_s: int) -> Iterator[None]:
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(timeout_s)
     try:
-        yield
+        with Ownership(lambda: None):  # SIGTERM acts as Ctrl-C: a JVM that is starting would never end
+            yield
     except KeyboardInterrupt:
         if is_late:
             raise CommandFailed(

@@ -1,7 +1,9 @@
-"""`minibroker audit --timeout` ends an audit that hangs, with one sentence, wherever it waits."""
+"""What ends an audit that hangs, wherever it waits: `--timeout`, with one sentence, and SIGTERM."""
 
+import signal
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -27,3 +29,21 @@ def test_an_audit_that_hangs_in_code_that_catches_errors_still_ends(
     )
     assert "interrupted" not in ended.output
     assert ended.exit_code == 1
+
+
+def test_sigterm_ends_it_as_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left a JVM that was starting, and its directory, for ever."""
+    is_cleaned = []
+
+    def end(*_: object, **__: object) -> AuditReport:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError
+        finally:
+            is_cleaned.append(True)
+
+    monkeypatch.setattr(run, "run_audit", end)
+    with pytest.raises(click.Abort):
+        audit.main([str(tmp_path), "--engine", "local"], standalone_mode=False)
+    assert is_cleaned
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
