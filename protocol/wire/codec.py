@@ -31,6 +31,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.protocol.wire.request_limits import find_excess
+from minibroker.protocol.wire.response_limits import refuse_excess
 
 Buffer = bytes | bytearray | memoryview
 PRODUCE_KEY = ApiKey.PRODUCE.value
@@ -159,8 +160,9 @@ def decode_response_frame(frame: Buffer) -> tuple[int, memoryview]:
 def decode_response_body(api_key: int, body: Buffer) -> Response:
     """The typed response of an API; fetched records are views into `body`. Raises MalformedMessage."""
     try:
+        refuse_excess(body)
         response: Response = _response_decoders[api_key].decode(body)
-    except _DECODE_ERRORS as error:
+    except (ProtocolError, *_DECODE_ERRORS) as error:
         raise MalformedMessage(str(error) or type(error).__name__) from None
     return response
 
