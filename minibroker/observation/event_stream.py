@@ -26,6 +26,8 @@ DISCOVER_SECONDS = 2.0
 """Brokers that joined are looked for this often."""
 ANSWERS_PER_POLL_MAX = 50
 """Of one broker. It keeps 2,000 events in 20 answers or so; the rest is asked for by the next poll."""
+EVENT_BYTES_PER_POLL = 64 * 1024 * 1024
+"""Of all brokers together. Each keeps a megabyte, but a broken one has no end. The next poll asks for the rest."""
 AT_MS_MAX = 32_503_680_000_000
 """The year 3000: a later time is none, and Python cannot show any."""
 
@@ -85,6 +87,8 @@ class EventStream:
         self._asked: dict[int, asyncio.Task[list[BrokerEvent]]] = {}
         """Questions to brokers that are not answered yet."""
         self._discovery: asyncio.Task[None] | None = None
+        self._room_bytes = 0
+        """For further events of this poll."""
 
     @property
     def brokers(self) -> list[int]:
@@ -97,6 +101,7 @@ class EventStream:
         With `patience_s` it does not wait longer for a broker: its events come with the poll that finds them. Then call
         `end` in the end."""
         await self._discovered(timeout_s, patience_s)
+        self._room_bytes = EVENT_BYTES_PER_POLL
         new = [broker for broker in self._brokers if broker not in self._asked]
         self._asked |= {broker: asyncio.create_task(self._ask(broker, timeout_s)) for broker in new}
         waiting = new if patience_s is not None else list(self._asked)
@@ -163,6 +168,10 @@ class EventStream:
             if answer.incarnation_id != incarnation and number:
                 self._next[broker] = (answer.incarnation_id, 0)
                 continue
+            size_bytes = sum(len(each.content) for each in answer.events)
+            if size_bytes > self._room_bytes:
+                break
+            self._room_bytes -= size_bytes
             try:
                 found += _events_of(answer, number)
             except MalformedEvents as error:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from minibroker.observation import event_stream
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, Refused
 from minibroker.observation.event_stream import ANSWERS_PER_POLL_MAX, BrokerEvent, EventStream
 from minibroker.protocol.wire.messages import (
@@ -241,3 +242,16 @@ def test_brokers_that_do_not_answer_are_named_until_they_do() -> None:
     brokers.down = set()
     polled(brokers, stream)
     assert stream.silent == {}
+
+
+def test_brokers_with_endless_events_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll took fifty answers of 32 MB of each broker."""
+    brokers = FakeBrokers()
+    brokers.events = {1: [(1, "a")], 2: [(1, "b")]}
+    brokers.following = dict.fromkeys(brokers.events, lambda number: number + 1)
+    event = brokers.contents[1] = brokers.contents[2] = json.dumps({"event": "x", "text": "y" * 1_000})
+    monkeypatch.setattr(event_stream, "EVENT_BYTES_PER_POLL", 10 * len(event))
+    stream = stream_of(brokers)
+    assert [len(polled(brokers, stream)) for _ in range(3)] == [10, 10, 10]
+    numbers = {broker: number for broker, (_, number) in stream._next.items()}
+    assert sum(numbers.values()) == 30, "none is left out"
