@@ -1,7 +1,7 @@
 """Ctrl-C while a program still imports its modules, which is most of the time of a short command.
 
-Owns: that it ends the process at once, with the exit code of an interrupt and without a traceback, and the entry point
-of the installed command. Leaves to others: Ctrl-C from then on (`command_line`).
+Owns: that it ends the process at once, with the exit code of an interrupt and without a traceback. Leaves to others:
+Ctrl-C from then on (`command_line`).
 """
 
 import os
@@ -24,11 +24,3 @@ def raise_again() -> None:
 
 def _end(*_: object) -> None:
     os._exit(EXIT_INTERRUPTED)
-
-
-def main() -> None:
-    """Of the installed command."""
-    end_quietly()
-    from minibroker.__main__ import main as run
-
-    run()

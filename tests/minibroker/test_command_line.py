@@ -1,7 +1,6 @@
 """The conventions of every command."""
 
 import asyncio
-import gc
 import importlib
 import json
 import os
@@ -285,25 +284,6 @@ def test_interrupt_leaves_with_130_and_no_traceback(capsys: pytest.CaptureFixtur
 
     assert leave(interrupted) == EXIT_INTERRUPTED
     assert capsys.readouterr() == ("", "\n")  # the terminal has printed ^C
-
-
-@pytest.mark.parametrize("on_cluster", [False, True])
-def test_an_interrupt_before_the_work_begins_warns_of_nothing(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, tmp_path: Path, on_cluster: bool
-) -> None:
-    """It was a warning of a coroutine that was never awaited."""
-
-    def interrupted(**_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(asyncio, "Runner", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        if on_cluster:
-            run_on_cluster(asyncio.sleep(0), tmp_path, 1, "sleep")
-        else:
-            run_async(asyncio.sleep(0), 1)
-    gc.collect()
-    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_callback_decides_the_exit_code() -> None:

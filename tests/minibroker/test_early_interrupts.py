@@ -1,5 +1,7 @@
-"""Ctrl-C before a command has imported what it needs."""
+"""Ctrl-C before a command has imported what it needs, or has begun its work."""
 
+import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -8,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from minibroker import early_interrupts
+from minibroker.command_line import run_async
+from minibroker.commands.cluster import run_on_cluster
 
 INTERRUPTED_IMPORT = """
 import signal
@@ -32,7 +36,7 @@ def run_interrupted(directory: Path, *arguments: str) -> "subprocess.CompletedPr
     [
         ("-m", "minibroker", "--help"),
         ("-m", "minibroker.demo"),
-        ("-c", "from minibroker.early_interrupts import main; main()"),
+        ("-c", "from minibroker.installed_command import main; main()"),
     ],
     ids=["module", "demo", "installed"],
 )
@@ -50,3 +54,22 @@ def test_only_pythons_own_handler_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     early_interrupts.end_quietly()
     early_interrupts.raise_again()
     assert set_to == []
+
+
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_an_interrupt_before_the_work_begins_warns_of_nothing(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, tmp_path: Path, on_cluster: bool
+) -> None:
+    """It was a warning of a coroutine that was never awaited."""
+
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio, "Runner", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        if on_cluster:
+            run_on_cluster(asyncio.sleep(0), tmp_path, 1, "sleep")
+        else:
+            run_async(asyncio.sleep(0), 1)
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []

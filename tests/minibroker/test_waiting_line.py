@@ -29,8 +29,15 @@ def _enabled(self: object, after_s: float = 0.0, every_s: float = 0.0) -> None:
     vars(self).update(enabled=True, _every_s=0.0, _next=0.0, _shown=False)
 
 
+async def _a_moment() -> None:
+    """Long enough for the line."""
+    until = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, until.set)
+    await until.wait()
+
+
 async def _no_answer(*_: object, **__: object) -> None:
-    await asyncio.sleep(0.01)
+    await _a_moment()
     raise NoAnswer("h:1 is silent")
 
 
@@ -71,7 +78,7 @@ async def test_the_line_goes_before_other_output(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(module, "PROGRESS_AFTER_S", 0.0)
     async with waiting_line("waiting"):
-        await asyncio.sleep(0.01)
+        await _a_moment()
     assert capsys.readouterr().err == "\r\x1b[Kwaiting (Ctrl-C ends it)\r\x1b[K"
     async with waiting_line("waiting"):
         pass
