@@ -166,7 +166,9 @@ def open_standard_streams() -> None:
 
 def _failed_call(error: OSError) -> CommandFailed:
     """A call of the operating system that no command expected to fail: an output on a full disk, a path."""
-    reason = error.strerror or str(error)
+    reason = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, TimeoutError) and not error.errno:  # of a wait of ours, not of the system
+        return CommandFailed("a step did not end in time: run it again when this machine has less to do")
     if error.filename is not None:
         return CommandFailed(f"{os.fsdecode(error.filename)}: {reason}: check the path")
     if error.errno in NO_SPACE:

@@ -88,8 +88,9 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def java_version(path: str) -> int | None:
-    try:
-        run = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    command = [path, "-version"]
+    try:  # in a session of its own: after Ctrl-C, which its parent handles, it would seem to be broken
+        run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)

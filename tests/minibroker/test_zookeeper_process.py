@@ -19,6 +19,7 @@ from minibroker.local_cluster.zookeeper_process import (
     ask_zookeeper,
     find_java,
     find_port_owner,
+    java_version,
     refuse_taken_port,
     start_zookeeper,
 )
@@ -50,6 +51,14 @@ def test_old_java_is_refused_with_the_cure(tmp_path: Path, version_line: str, fo
     fake_java(tmp_path, version_line)
     with pytest.raises(MissingJava, match=f"{found}, but 17 or newer is needed: apt-get install"):
         find_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_java_does_not_see_the_ctrl_c_of_the_terminal(tmp_path: Path) -> None:
+    """It ended without an answer, and `cluster up` said that it is not installed."""
+    java = fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    java.write_text(java.read_text() + 'cut -d" " -f5 /proc/$$/stat > "$0.group"\n')
+    assert java_version(str(java)) == 21
+    assert int(Path(f"{java}.group").read_text()) != os.getpgrp()
 
 
 def test_missing_java_is_reported_with_the_cure(tmp_path: Path) -> None:
