@@ -4,6 +4,7 @@ Owns: each check, its result and its cure. Leaves to others: printing. It change
 `cluster up`, `audit` and the demo run the ones they need before they start.
 """
 
+import asyncio
 import os
 import shutil
 import sys
@@ -339,7 +340,7 @@ async def check_listeners(servers: str, *, must_answer: bool = False) -> list[Do
                 cure = "correct the address, or start a broker there"
                 return [DoctorFinding("brokers", False, f"no broker answers at {servers}", cure)]
             return [DoctorFinding("brokers", True, f"no broker answers at {servers}: no cluster to check")]
-        return [await _check_listener(queries, broker) for broker in metadata.brokers]
+        return await asyncio.gather(*(_check_listener(queries, broker) for broker in metadata.brokers))
 
 
 async def check_partitions(servers: str) -> list[DoctorFinding]:

@@ -9,6 +9,7 @@ from minibroker.command_line import (
     DEFAULT_DATA_DIRECTORY,
     EXIT_FINE,
     EXIT_FOUND_WRONG,
+    CommandFailed,
     bootstrap_option,
     default_servers,
     json_option,
@@ -52,8 +53,10 @@ def doctor(
     servers = bootstrap_servers if is_given else default_servers(data_dir)
     ours, known_zookeeper = doctor_checks.ports_of_cluster_in(directory)
 
-    async def examine() -> list[doctor_checks.DoctorFinding]:
-        findings = [
+    findings: list[doctor_checks.DoctorFinding] = []
+
+    async def examine() -> None:
+        findings[:] = [
             doctor_checks.check_python(),
             doctor_checks.check_packages(),
             doctor_checks.check_java(),
@@ -71,12 +74,16 @@ def doctor(
             findings.append(
                 await doctor_checks.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
-        findings += doctor_checks.check_local_brokers(directory)
+        findings.extend(doctor_checks.check_local_brokers(directory))
         async with waiting_line(f"asking the brokers at {servers}"):
-            findings += await doctor_checks.check_listeners(servers, must_answer=is_given)
-            return findings + await doctor_checks.check_partitions(servers)
+            findings.extend(await doctor_checks.check_listeners(servers, must_answer=is_given))
+            findings.extend(await doctor_checks.check_partitions(servers))
 
-    findings = run_async(examine(), timeout_s, "the examination")
+    try:
+        run_async(examine(), timeout_s)
+    except CommandFailed:
+        what = f"the brokers at {servers} had not answered all questions within {timeout_s:g} s"
+        findings.append(doctor_checks.DoctorFinding("time", False, what, "give a longer --timeout, or others with -b"))
     for finding in findings:
         if as_json:
             print_json({"check": finding.check, "well": finding.well, "what": finding.what, "cure": finding.cure})

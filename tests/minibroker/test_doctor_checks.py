@@ -1,5 +1,6 @@
 """The doctor's checks."""
 
+import asyncio
 import os
 import resource
 import socket
@@ -174,6 +175,36 @@ def test_the_brokers_of_the_data_directory_are_asked(tmp_path: Path, monkeypatch
     CliRunner().invoke(doctor, ["--data-dir", str(tmp_path)])
     CliRunner().invoke(doctor, ["--data-dir", str(tmp_path), "-b", "127.0.0.1:1"])
     assert asked == ["127.0.0.1:19092,127.0.0.1:19093", "127.0.0.1:1"]
+
+
+def test_what_was_found_is_told_if_the_brokers_take_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it was thrown away, with the advice to run the doctor."""
+
+    async def listen(servers: str, *, must_answer: bool) -> list[DoctorFinding]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(doctor_checks, "check_listeners", listen)
+    run = CliRunner().invoke(doctor, ["--data-dir", str(tmp_path), "--timeout", "0.01"], standalone_mode=False)
+    assert "fine   python: " in run.output
+    assert "WRONG  time: the brokers at localhost:9092 had not answered all questions within 0.01 s" in run.output
+    assert run.return_value == 10
+
+
+async def test_brokers_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten silent ones took longer than the doctor's time."""
+    met = asyncio.Barrier(3)
+
+    async def ask(_: BrokerQueries, server: str, request: Request, *__: object) -> Response:
+        if isinstance(request, MetadataRequest):
+            return MetadataResponse(brokers=[MetadataBroker(node_id=each, host="h", port=each) for each in (1, 2, 3)])
+        async with asyncio.timeout(5):
+            await met.wait()
+        raise NoAnswer(f"{server} is silent")
+
+    monkeypatch.setattr(BrokerQueries, "ask", ask)
+    found = await doctor_checks.check_listeners("h:1")
+    assert [finding.what.rpartition(": ")[2] for finding in found] == [f"h:{each} is silent" for each in (1, 2, 3)]
 
 
 async def test_an_address_that_a_person_gave_must_answer() -> None:
