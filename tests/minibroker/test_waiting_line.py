@@ -83,3 +83,23 @@ async def test_the_line_goes_before_other_output(
     async with waiting_line("waiting"):
         pass
     assert capsys.readouterr().err == ""
+
+
+async def test_what_ends_after_ctrl_c_shows_no_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cluster up` said that it starts brokers while it stopped them."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(module, "PROGRESS_AFTER_S", 0.0)
+
+    async def work() -> None:
+        async with waiting_line("starting"):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await _a_moment()
+
+    task = asyncio.create_task(work())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.wait([task])
+    assert capsys.readouterr().err == ""
