@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from minibroker.broker.configuration.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.dynamic_config import DynamicConfig
+from minibroker.broker.configuration.listening import naming_setting
 from minibroker.broker.configuration.topic_config import log_config, resolve_topic_config
 from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
@@ -268,8 +269,9 @@ class Broker:
     async def _listen(self) -> None:
         config = self.config
         ports: dict[str, int] = {}
-        for endpoint in config.listeners:
-            ports[endpoint.listener] = await self.server.start(endpoint.host, endpoint.port, endpoint.listener)
+        with naming_setting("listeners"):
+            for endpoint in config.listeners:
+                ports[endpoint.listener] = await self.server.start(endpoint.host, endpoint.port, endpoint.listener)
         if config.metrics_address is not None:
             routes = broker_routes(
                 {"version": VERSION, "broker_id": str(config.broker_id)},
@@ -279,7 +281,8 @@ class Broker:
                 self.runtime.clock.monotonic_ns,
             )
             self._http = HttpEndpoint(self.runtime.network, routes)
-            await self._http.start(*config.metrics_address)
+            with naming_setting("metrics.listener"):
+                await self._http.start(*config.metrics_address)
         endpoints = advertised_endpoints(config, ports)
         await self.registration.register(endpoints, config.zookeeper_connection_timeout_ms)
 
