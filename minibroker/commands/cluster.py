@@ -1,7 +1,7 @@
 """`minibroker cluster ..`: start, watch, break and stop a cluster on this machine."""
 
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -181,8 +181,9 @@ def _telling_what_is_stopped() -> Iterator[Callable[[str], None]]:
 
     def tell(text: str) -> None:
         told.append(text)
-        ProgressLine.erase()
-        note(text)
+        with suppress(OSError):  # a terminal that was closed takes nothing, and brokers must be stopped
+            ProgressLine.erase()
+            note(text)
 
     try:
         yield tell

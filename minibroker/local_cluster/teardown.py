@@ -1,12 +1,13 @@
 """The end of a cluster that must not outlive this program, whatever signals come.
 
-Owns: which clusters those are, SIGTERM while there are any, and the signals that come during a teardown. Leaves to
-others: how a cluster is started and stopped.
+Owns: which clusters those are, SIGTERM and SIGHUP while there are any, and the signals that come during a teardown.
+Leaves to others: how a cluster is started and stopped.
 
 Theory. Three things leave processes or containers behind: a second Ctrl-C, which raises KeyboardInterrupt in the middle
-of the teardown that the first one began; SIGTERM, which ends Python at once; and an exception that passes the teardown
-by. So while this program owns a cluster, SIGTERM acts as Ctrl-C. During the teardown both wait until it has ended, and
-no cancellation ends it. What still runs after a failed teardown, or when the program ends, is killed at once.
+of the teardown that the first one began; SIGTERM and SIGHUP (the terminal is closed), which end Python at once; and an
+exception that passes the teardown by. So while this program owns a cluster, these signals act as Ctrl-C. During the
+teardown all of them wait until it has ended, and no cancellation ends it. What still runs after a failed teardown, or
+when the program ends, is killed at once.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ from types import FrameType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
+
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""Under `nohup` SIGHUP is ignored, and stays so."""
 
 TEARDOWN_SECONDS = 200.0
 """A clean stop of all processes or containers, and a kill of those that do not stop; each step has a limit of its own.
@@ -44,8 +48,9 @@ class Ownership:
         self._depth += 1
         self._process_id = os.getpid()
         _OWNED[id(self)] = self
-        if _handles_signals() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _interrupt)
+        for number in ENDINGS if _handles_signals() else ():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _interrupt)
         return self
 
     def __exit__(self, kind: type[BaseException] | None = None, *details: object) -> None:
@@ -56,8 +61,9 @@ class Ownership:
         if kind is not None and not issubclass(kind, Exception):
             self._kill()
         del _OWNED[id(self)]
-        if not _OWNED and _handles_signals() and signal.getsignal(signal.SIGTERM) is _interrupt:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ENDINGS if not _OWNED and _handles_signals() else ():
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, signal.SIG_DFL)
 
     async def finish(self, teardown: Coroutine[Any, Any, T], timeout_s: float = TEARDOWN_SECONDS) -> T:
         """Its result, when it has ended. A signal or cancellation that comes meanwhile takes effect afterwards. Raises
@@ -107,12 +113,12 @@ async def _ended(task: "asyncio.Task[Any]", timeout_s: float) -> bool:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the end of the block; then the first one takes effect."""
+    """Ctrl-C, SIGTERM and SIGHUP wait until the end of the block; then the first one takes effect."""
     if not _handles_signals():
         yield
         return
     noted: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [number for number in (signal.SIGINT, *ENDINGS) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in numbers}
     try:
         yield

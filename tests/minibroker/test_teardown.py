@@ -73,8 +73,8 @@ class Program:
         return self.process.returncode, output
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_the_teardown_does_not_end_it(first: signal.Signals, second: signal.Signals) -> None:
     program = Program(ASYNC)
     program.process.send_signal(first)
