@@ -20,6 +20,7 @@ from minibroker.bench.peers.kafka_peer import KafkaPeer
 from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
 from minibroker.bench.peers.peer import Peer
 from minibroker.bench.runner import Runner, RunPlan
+from minibroker.local_cluster.teardown import ENDINGS
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +57,12 @@ async def run(options: BenchOptions, progress: Callable[[str], None], keep: Call
     )
     runner = Runner(plan, make_peer, progress)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT)  # ends everything, as Ctrl-C does
+    endings = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in endings:
+        loop.add_signal_handler(number, os.kill, os.getpid(), signal.SIGINT)  # ends everything, as Ctrl-C does
     try:
         await runner.run(keep)
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number in endings:
+            loop.remove_signal_handler(number)
         shutil.rmtree(directory, ignore_errors=True)
