@@ -309,7 +309,11 @@ class Partition:
             return None
         if self._observer.wants_details:
             self._observer.notify(BatchesLogged(self, batches))
+        counters = self.services.counters
+        counters.batches_in += len(items)
+        counters.records_in += end - effect.base_offset
         for item in items:
+            counters.bytes_in += len(item.records)
             item.records = _RELEASED  # the log keeps the bytes; a waiting request must not keep them, too
         return end
 

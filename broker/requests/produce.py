@@ -211,11 +211,6 @@ class ProduceHandler:
         item.refuse(code, hint=self.leader_hint(topic_partition, item.topic_id) if known else None)
 
     def _hand_over(self, partition: Partition, run: list[ProduceItem], acks: int) -> None:
-        counters = self.counters
-        counters.batches_in += len(run)
-        for item in run:
-            counters.bytes_in += len(item.records)
-            counters.records_in += item.header.record_count
         headers = tuple([item.header for item in run])
         partition.handle(
             ProduceReceived(

@@ -54,6 +54,11 @@ MIXTURES = {
 }
 
 
+def kept(batches: Sequence[bytearray]) -> list[bytearray]:
+    """Each once, in the order in which it came first."""
+    return [each for number, each in enumerate(batches) if each not in batches[:number]]
+
+
 def request(batches: Sequence[bytearray], acks: int) -> m.ProduceRequest:
     parts = [m.ProducePartition(index=0, records=bytearray(each)) for each in batches]
     return m.ProduceRequest(acks=acks, topic_data=[m.ProduceTopic(name=TOPIC, partition_data=parts)])
@@ -115,6 +120,20 @@ def test_batches_that_continue_one_another_are_appended_and_answered_together(mo
         for follower in client.followers:
             client.cluster.world.resume(f"broker-{follower}")
         assert await waiting == [(0, 0), (0, 2), (0, 4)]
+
+    in_cluster(check)
+
+
+@pytest.mark.parametrize(("mixture", "batches", "records"), [("repeated at the front", 4, 8), ("a gap", 1, 2)])
+def test_what_a_leader_appended_is_counted_and_nothing_else(mixture: str, batches: int, records: int) -> None:
+    async def check(client: ClusterClient) -> None:
+        await produce(client, MIXTURES[mixture])
+        counters = client.cluster.brokers[client.leader].counters
+        found = (counters.batches_in, counters.records_in, counters.bytes_in)
+        assert found == (batches, records, sum(len(each) for each in kept(MIXTURES[mixture])[:batches]))
+        await client.cluster.until(lambda: written(client, client.followers[0]) != [], what="a copy")
+        follower = client.cluster.brokers[client.followers[0]].counters
+        assert (follower.batches_in, follower.records_in, follower.bytes_in) == (0, 0, 0)
 
     in_cluster(check)
 
