@@ -15,6 +15,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import FetchRequest, ListOffsetsRequest, ProduceRequest, Request, Response
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import refusal
 from tests.client.reading import T0, fill
@@ -92,7 +93,11 @@ def test_of_a_consumers_positions(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_of_connections(cluster: FakeCluster) -> None:
+def test_of_connections() -> None:
+    """To the only broker: the others would say that it is gone."""
+    cluster = FakeCluster(SimulatedWorld(seed=7), broker_count=1)
+    cluster.add_topic("t")
+
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
         async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime, **PAUSES) as admin:
