@@ -11,7 +11,13 @@ import pytest
 from tests.tidy.cycles import check_cycles, check_type_checking
 from tests.tidy.docstrings import check_docstrings
 from tests.tidy.documents import check_files, check_identifiers, check_links
-from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
+from tests.tidy.hazards import (
+    check_conditional_writes,
+    check_hash_order,
+    check_iteration,
+    check_patching,
+    check_sleep,
+)
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.references import Page, check_references
@@ -27,6 +33,7 @@ RULES: list[Callable[[SourceFile], list[str]]] = [
     check_ports,
     check_hash_order,
     check_iteration,
+    check_conditional_writes,
     check_sleep,
     check_patching,
     check_replica_state,

@@ -228,6 +228,26 @@ def test_only_the_oldest_names_make_room() -> None:
     run(story)
 
 
+def test_an_old_name_that_a_process_has_taken_again_is_not_forgotten() -> None:
+    """Its new epoch would be given twice."""
+
+    async def story(world: World) -> None:
+        world.clock = clock = SetClock(world.loop)
+        await fill_names(world, lambda number: clock.now_ms() + (0 if number < 3 else KEPT_MS))
+        one, two = await broker(world, 1), await broker(world, 2)
+        clock.moved_ms = KEPT_MS - 10_000
+        await pass_time(11)
+        hold = world.zookeeper.hold("broker-1", lambda request: request.kind == "write")
+        making_room = asyncio.ensure_future(identity(one, "new"))
+        await pass_time(1)
+        assert await identity(two, "name-0") == (7, 4)
+        hold.release()
+        assert await making_room == (0, 0)
+        assert await identity(two, "name-0") == (7, 5)
+
+    run(story)
+
+
 def test_names_are_not_searched_again_and_again() -> None:
     async def story(world: World) -> None:
         await fill_names(world, lambda number: world.clock.now_ms())

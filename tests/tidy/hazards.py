@@ -1,4 +1,4 @@
-"""Hazards that are visible in the source: order by hash, changing what is iterated, sleeping in tests."""
+"""Hazards that are visible in the source: order by hash, changing what is iterated, blind writes, sleeping in tests."""
 
 from __future__ import annotations
 
@@ -36,6 +36,32 @@ def check_hash_order(file: SourceFile) -> list[str]:
                 problems.append(f"{file.path}:{node.lineno}: {node.func.id}() of a set: {WHY_ORDER}")
             elif node.func.id in ("hash", "id") and not _inside_dunder_hash(file.tree, node):
                 problems.append(f"{file.path}:{node.lineno}: {node.func.id}(): {WHY_HASH}")
+    return problems
+
+
+ARGUMENTS_WITH_VERSION = {"set": 3, "delete": 2}
+MAY_WRITE_BLINDLY = {
+    "broker/replicas/witness.py": "a broker's notes are its own, and each replaces the whole",
+    "broker/requests/producer_name_admin.py": "an operator deletes the name, whatever it holds",
+}
+
+
+def check_conditional_writes(file: SourceFile) -> list[str]:
+    """A change of a node in ZooKeeper names the version that was read: else it undoes what another broker did since.
+
+    Operations of a multi are left out: those of a controller check its fence instead.
+    """
+    if file.folder not in ("broker", "controller") or file.path in MAY_WRITE_BLINDLY:
+        return []
+    problems = []
+    for node in ast.walk(file.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        owner, _, method = ast.unparse(node.func).rpartition(".")
+        wanted = ARGUMENTS_WITH_VERSION.get(method, 0) if owner.endswith("coordination") else 0
+        if len(node.args) + sum(each.arg == "version" for each in node.keywords) < wanted:
+            what = "names no version: it may undo what another broker has written since"
+            problems.append(f"{file.path}:{node.lineno}: {ast.unparse(node.func)} {what}")
     return problems
 
 

@@ -11,7 +11,13 @@ import pytest
 from tests.tidy.cycles import check_cycles, check_type_checking
 from tests.tidy.docstrings import check_docstrings
 from tests.tidy.documents import anchors, check_files, check_links
-from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
+from tests.tidy.hazards import (
+    check_conditional_writes,
+    check_hash_order,
+    check_iteration,
+    check_patching,
+    check_sleep,
+)
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.references import Page, check_references
@@ -183,6 +189,22 @@ def test_code_replaced_at_run_time_is_named(path: str, text: str) -> None:
 )
 def test_fields_and_own_functions_pass(path: str, text: str) -> None:
     assert check_patching(file(path, text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("await self._coordination.delete(path)", 1),
+        ("await coordination.set(path, content)", 1),
+        ("await self._coordination.delete(path, stat.version)", 0),
+        ("await coordination.set(path, content, version=stat.version)", 0),
+        ("remove = DeleteOp(path=path)", 0),
+        ("known.set(at)", 0),
+    ],
+)
+def test_a_write_without_a_version_is_named(text: str, count: int) -> None:
+    assert len(check_conditional_writes(file("broker/requests/producer_names.py", text))) == count
+    assert check_conditional_writes(file("simulation/world/znode_tree.py", text)) == []
 
 
 @pytest.mark.parametrize(
