@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from minibroker.chaos.history.client_history import EventLog
 from minibroker.simulation.checks.checker import Checker
+from minibroker.simulation.checks.control.counters import CounterChecker
 from minibroker.simulation.checks.control.failover import FailoverChecker
 from minibroker.simulation.checks.control.fencing import FencingChecker
 from minibroker.simulation.checks.control.offline import OfflineLeaderChecker
@@ -60,3 +61,4 @@ def checkers(
     yield WaitingChecker(reference)
     yield SoundLogChecker(cluster, reference)
     yield OfflineLeaderChecker(cluster, reference)
+    yield CounterChecker(cluster, reference)

@@ -19,6 +19,7 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.checkers import checkers
 from minibroker.simulation.swarm.endings import converge_without_load, draw_endings, live_with_one_down
+from minibroker.simulation.swarm.expiring import can_expire, expire_all
 from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
 from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
@@ -163,6 +164,8 @@ async def _check_end(
     if outcome.options.disks is not None:
         await compare_recreated_topic(cluster, workload, history)
     outcome.findings += audit_disks(cluster, reference.states(), history.acked)
+    if can_expire(outcome.options):
+        await expire_all(cluster, outcome.options, reference, history)
 
 
 def run_seed(

@@ -18,6 +18,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker, checking
+from minibroker.simulation.checks.control.counters import CounterChecker
 from minibroker.simulation.checks.control.failover import FailoverChecker
 from minibroker.simulation.checks.control.fencing import FencingChecker
 from minibroker.simulation.checks.control.topic_settings import TopicSettingsChecker
@@ -256,6 +257,7 @@ def _checkers(
     yield DiskRuleChecker(cluster, reference)
     yield WaitingChecker(reference)
     yield RecreatedTopicChecker(reference)
+    yield CounterChecker(cluster, reference)
     if setup.deletes_nothing:
         yield LogStartChecker(cluster, reference, settings)
     if setup.sound_disks:

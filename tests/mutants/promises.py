@@ -121,6 +121,53 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("promises:topic_is_made_again"),
     ),
+    Mutant(
+        name="J25a",
+        title="followers are told a log start that retention raised only with the next records",
+        origin="planted by a reviewer",
+        rule="what retention does not keep is gone from every replica soon, also without load (section 11)",
+        breaks=("I46",),
+        edits=(
+            Edit(
+                "broker.replication.log_starts",
+                "reason=event.reason))\n        effects.append(StartsChanged())\n",
+                "reason=event.reason))\n",
+            ),
+        ),
+        schedule=Schedule("promises:all_records_expire_without_load"),
+    ),
+    Mutant(
+        name="J25b",
+        title="followers are told a low watermark only with the next records",
+        origin="planted by a reviewer",
+        rule="what retention does not keep is gone from every replica soon, also without load (section 11)",
+        breaks=("I46",),
+        edits=(
+            Edit(
+                "broker.requests.fetch_sessions",
+                "            or state.low_watermark != sent.low_watermark\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("promises:all_records_expire_without_load"),
+    ),
+    Mutant(
+        name="J26",
+        title="refused records count as appended",
+        origin="found by the checker",
+        rule="broker_topic_records_in counts the records that a leader appended (OPERATIONS.md)",
+        breaks=("I47",),
+        edits=(
+            Edit(
+                "broker.requests.produce",
+                "        headers = tuple([item.header for item in run])\n",
+                "        headers = tuple([item.header for item in run])\n"
+                "        self.counters.records_in += sum(header.record_count for header in headers)\n",
+            ),
+            Edit("broker.replicas.partition", "        counters.records_in += end - effect.base_offset\n", ""),
+        ),
+        schedule=Schedule("promises:too_few_in_sync_are_refused_and_not_counted"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -4,6 +4,7 @@ import asyncio
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ApiKey
+from minibroker.simulation.swarm.expiring import CHECK_INTERVAL, expire_all
 from minibroker.simulation.world.message_holds import requests
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import admin_client, host, separate_roles
@@ -107,3 +108,21 @@ async def topic_is_made_again(directed: DirectedRun) -> None:
         consumer.assign([AGAIN])
         await consumer.getmany(timeout_ms=2_000)
         await admin.delete_topic(AGAIN.topic)
+
+
+@with_setup(ClusterSetup(settings={CHECK_INTERVAL: "300", "log.retention.bytes": "1000000"}))
+async def all_records_expire_without_load(directed: DirectedRun) -> None:
+    """No record is written behind those that expire, so none brings the new log start to the followers."""
+    await directed.produce("will expire")
+    await expire_all(directed.cluster, directed.options, directed.reference, directed.history)
+
+
+@with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
+async def too_few_in_sync_are_refused_and_not_counted(directed: DirectedRun) -> None:
+    """The ISR shrinks to the leader alone, and a client goes on trying for a while."""
+    await directed.produce("counted")
+    leader = directed.leader
+    for follower in directed.followers():
+        directed.cluster.kill(follower)
+    await directed.until_isr(leader)
+    await asyncio.wait([directed.produce_soon("refused")], timeout=2.0)
