@@ -5,6 +5,7 @@ A client runs for months. One that never forgot its failures would pause for ret
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import refusal
 from tests.client.reading import T0, fill
 
-PAUSES = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 60_000}
+PAUSES: dict[str, Any] = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 60_000}
 FAILURES = 6
 """The pause after one more would be six seconds."""
 FIRST_PAUSE_SECONDS_MAX = 0.5
