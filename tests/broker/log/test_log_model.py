@@ -56,13 +56,14 @@ class LogModel(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.directory, self.log = self.machine.open_log(CONFIG, tail_cache=TailCache(self.cache_bytes))
 
-    @rule(count=st.integers(1, 4), records=st.integers(1, 4), producer=st.sampled_from([None, 0, 1, 2]))
-    def append_set(self, count: int, records: int, producer: int | None) -> None:
-        self.append(count, records, producer)
+    @rule(records=st.integers(1, 4), producers=st.lists(st.sampled_from([None, 0, 1, 2]), min_size=1, max_size=4))
+    def append_set(self, records: int, producers: list[int | None]) -> None:
+        """A leader appends batches of one producer at once, a follower whatever it fetched."""
+        self.append(records, producers)
 
-    def append(self, count: int, records: int, producer: int | None) -> None:
+    def append(self, records: int, producers: list[int | None]) -> None:
         batches = []
-        for _ in range(count):
+        for producer in producers:
             options: dict[str, Any] = {"epoch": self.epoch, "timestamp_ms": 1_000 + self.end}
             if producer is not None:
                 options["producer"] = (producer, self.epoch, self.sequences[producer])
@@ -77,7 +78,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(many=st.integers(5, 20))
     def append_many(self, many: int) -> None:
         for number in range(many):
-            self.append(count=1, records=1 + number % 3, producer=number % 4 if number % 4 < 3 else None)
+            self.append(records=1 + number % 3, producers=[number % 4 if number % 4 < 3 else None])
 
     @rule()
     def begin_epoch(self) -> None:

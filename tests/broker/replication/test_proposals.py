@@ -146,6 +146,22 @@ def test_a_fenced_leader_serves_after_an_order_that_its_proposals_answer_overtoo
     assert leader.state.in_sync_replicas == (1, 2, 3), "once it serves, the order is only old"
 
 
+@pytest.mark.invariant("I36")
+def test_a_follower_that_was_at_the_end_until_a_record_came_does_not_lag_yet() -> None:
+    """In a quiet partition it has nothing to report for hours (KAFKA-7152)."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.fetch(2)
+    state = cluster.replicas[1].state
+    lag_ms = state.config.replica_lag_time_max_ms
+    cluster.pass_time(10 * lag_ms)
+    cluster.produce(1, "a")
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms)) == []
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms)) == []
+    effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
+    assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
+
+
 @pytest.mark.invariant("I37")
 def test_a_stall_of_the_leader_is_not_forgiven_to_a_follower_that_was_at_the_end_after_it() -> None:
     """A leader that was paused appends before it notices the pause. The append counts a follower as caught up now; with
