@@ -72,6 +72,8 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     """Did each run, or none, have them? None: as its seed decides."""
     loads: bool | None = None
     """The same of loads."""
+    older_zookeeper: bool | None = None
+    """The same of an older copy of ZooKeeper's data."""
     runs: int = 0
     loaded_runs: int = 0
     """Of them, those with loads."""
@@ -138,19 +140,28 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS, RARE_DISK_FAULTS
         from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
         from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
-        from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, SEQUENCES
+        from minibroker.simulation.swarm.options import (
+            ADDRESS_GONE,
+            FAULTS,
+            OLDER_ZOOKEEPER,
+            RARE_OLDER_ZOOKEEPER,
+            SEQUENCES,
+        )
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
         if self.beyond:
             missing = [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
             return missing + [each for each in READER_ACTS if not self.seen[each]]
-        rare = RARE_DISK_FAULTS if self.runs < RUNS_TO_SEE_RARE else ()
+        rare = (*RARE_DISK_FAULTS, *RARE_OLDER_ZOOKEEPER) if self.runs < RUNS_TO_SEE_RARE else ()
         kinds = [
             *(f"disk {each}" for each in DISK_FAULTS if each not in rare),
             *(f"cluster {each}" for each in CLUSTER_SEQUENCES),
         ]
         kinds = [] if self.disk_faults is False else kinds
+        kinds += [
+            f"cluster {each}" for each in OLDER_ZOOKEEPER if self.older_zookeeper is not False and each not in rare
+        ]
         kinds += [f"load {each}" for each in LOAD_ACTS] if self.loaded_runs >= LOADED_RUNS_TO_SEE_ALL else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
@@ -203,16 +214,17 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         }
 
 
-def run_one(job: tuple[int, int, bool, bool | None, bool | None]) -> RunResult:
-    """Run one job in a worker: (seed, brokers, beyond, disk faults or not, loads or not; None: as the seed decides)."""
+def run_one(job: tuple[int, int, bool, bool | None, bool | None, bool | None]) -> RunResult:
+    """Run one job in a worker: (seed, brokers, beyond, disk faults or not, loads or not, an older copy of ZooKeeper's
+    data or not; None: as the seed decides)."""
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
-    seed, brokers, beyond, disk_faults, loads = job
+    seed, brokers, beyond, disk_faults, loads, older_zookeeper = job
     started = time.process_time()
     if beyond:
         outcome = run_beyond(seed, brokers=brokers)
     else:
-        outcome = run_seed(seed, brokers=brokers, disk_faults=disk_faults, loads=loads)
+        outcome = run_seed(seed, brokers=brokers, disk_faults=disk_faults, loads=loads, older_zookeeper=older_zookeeper)
     return RunResult(
         seed=seed,
         findings=[str(finding) for finding in outcome.findings],
@@ -242,6 +254,7 @@ def run_many(
     beyond: bool = False,
     disk_faults: bool | None = None,
     loads: bool | None = None,
+    older_zookeeper: bool | None = None,
     trace_lines: bool = False,
 ) -> Generator[RunResult]:
     """Results as they arrive, in no order. Closing the iterator (or Ctrl-C, or SIGTERM) ends the workers, as many as
@@ -255,7 +268,8 @@ def run_many(
     # Held until there is something to terminate. Workers, also later ones, inherit that: they import for half a second.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     pool = context.Pool(number, _begin_worker, (trace_lines,), maxtasksperchild=RUNS_PER_PROCESS)
-    jobs = ((seed, brokers, beyond, disk_faults, loads) for seed in chain([first], left))  # there may be a billion
+    options = (brokers, beyond, disk_faults, loads, older_zookeeper)
+    jobs = ((seed, *options) for seed in chain([first], left))  # there may be a billion
     with Ownership(pool.terminate):
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -55,6 +55,12 @@ SPEED_VIRTUAL_SECONDS = 60
     help="Clients that use the whole client library, and settings that bite, in every run or in none.  [default: in a "
     "quarter of them]",
 )
+@click.option(
+    "--older-zookeeper/--no-older-zookeeper",
+    default=None,
+    help="An older copy of ZooKeeper's data is put in while no broker runs, in every run or in none.  [default: in a "
+    "tenth of them]",
+)
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real second under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary and the findings.")
@@ -85,6 +91,7 @@ def simulate(
     beyond: bool,
     disk_faults: bool | None,
     loads: bool | None,
+    older_zookeeper: bool | None,
     brokers: int,
     speed: bool,
     quiet: bool,
@@ -103,6 +110,8 @@ def simulate(
         raise WrongUsage("--beyond breaks the promise on purpose, --disk-faults stays within it: give one of them")
     if beyond and loads:
         raise WrongUsage("--beyond runs have no loads: give one of them")
+    if beyond and older_zookeeper:
+        raise WrongUsage("--beyond runs keep ZooKeeper's data: give one of them")
     if seeds is None and (coverage is not None or resume is not None):
         raise WrongUsage("--coverage and --resume belong to many runs: give --seeds NUMBER with them")
     if (seed is not None) + (seeds is not None) + speed != 1:
@@ -115,7 +124,9 @@ def simulate(
         _require_writable(Path(history))
     if speed:
         return _speed(as_json)
-    options = SwarmOptions(brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads)
+    options = SwarmOptions(
+        brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads, older_zookeeper=older_zookeeper
+    )
     if seed is not None:
         return _one(seed, options, quiet, history, as_json)
     assert seeds is not None
@@ -195,7 +206,12 @@ def _one(seed: int, options: SwarmOptions, quiet: bool, history: str | None, as_
         outcome = run_beyond(seed, brokers=options.brokers, on_line=show)
     else:
         outcome = run_seed(
-            seed, brokers=options.brokers, on_line=show, disk_faults=options.disk_faults, loads=options.loads
+            seed,
+            brokers=options.brokers,
+            on_line=show,
+            disk_faults=options.disk_faults,
+            loads=options.loads,
+            older_zookeeper=options.older_zookeeper,
         )
     real_seconds = time.perf_counter() - started
     if history is not None:

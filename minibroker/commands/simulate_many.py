@@ -34,6 +34,7 @@ PROGRESS_SECONDS = 60
 """Between two lines of progress of a long swarm whose output is no terminal."""
 DISK_FAULTS = {None: "", True: " --disk-faults", False: " --no-disk-faults"}
 LOADS = {None: "", True: " --loads", False: " --no-loads"}
+OLDER_ZOOKEEPER = {None: "", True: " --older-zookeeper", False: " --no-older-zookeeper"}
 
 
 class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +44,12 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     beyond: bool = False
     disk_faults: bool | None = None
     loads: bool | None = None
+    older_zookeeper: bool | None = None
 
     def replay(self, seed: int) -> str:
         """The command that repeats this run."""
         command = f"minibroker simulate --seed {seed}" + " --beyond" * self.beyond
-        command += DISK_FAULTS[self.disk_faults] + LOADS[self.loads]
+        command += DISK_FAULTS[self.disk_faults] + LOADS[self.loads] + OLDER_ZOOKEEPER[self.older_zookeeper]
         return command + (f" --brokers {self.brokers}" if self.brokers != 3 else "")
 
 
@@ -123,7 +125,12 @@ def _state(wanted: ManySeeds, file: "StateFile | None") -> "SwarmState":
         options={**msgspec.structs.asdict(options), "first_seed": wanted.first},
         first_seed=first,
         done_below=first,
-        summary=SwarmSummary(beyond=options.beyond, disk_faults=options.disk_faults, loads=options.loads),
+        summary=SwarmSummary(
+            beyond=options.beyond,
+            disk_faults=options.disk_faults,
+            loads=options.loads,
+            older_zookeeper=options.older_zookeeper,
+        ),
     )
     if file is None:
         return new

@@ -102,7 +102,6 @@ OTHER_TOOLS = Excuse(
         "event node_unreadable",
         "event partition_state_reread",
         "event setting_ignored",
-        *in_file("broker/membership/registration.py", "OlderCopy.__init__"),
         *in_file("controller/cluster_reader.py", "ClusterReader._ignore", "ClusterReader._leave_state_alone", "shown"),
         *in_file("controller/cluster_reader.py", "ClusterReader._check_controller_epoch"),
         *in_file("controller/cluster_store.py", "ClusterStore._create_unless_there", "ClusterStore._clear"),

@@ -67,7 +67,8 @@ class Checker(ReplicaListener):
     """Base of the checkers of a run: override what matters. It reports by `ReferenceState.find`."""
 
     def state_written(self, partition: TopicPartition) -> None:
-        """The state of this partition was written in ZooKeeper, just now."""
+        """The state of this partition was written in ZooKeeper, just now; or all of its data was replaced, and this
+        partition has no state, or begins with another one (two calls)."""
 
     def sample(self) -> None:
         """Called every few hundredths of a virtual second: for what no event reports."""

@@ -14,7 +14,8 @@ from minibroker.runtime.ports import CreateOp, SetOp
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import Process
-from minibroker.simulation.world.observations import NodesWritten, SessionCutShort
+from minibroker.simulation.world.observations import DataReplaced, NodesWritten, SessionCutShort
+from minibroker.simulation.world.znode_tree import ZNode
 
 FINDINGS_MAX = 20
 PRODUCER_EXPIRY = b"producer.id.expiration.ms"
@@ -75,6 +76,7 @@ class ReferenceState:
         self._expired_at: dict[str, float] = {}
         self._written_at: dict[str, float] = {}
         cluster.world.world_observers.subscribe(NodesWritten, self._on_nodes_written)
+        cluster.world.world_observers.subscribe(DataReplaced, lambda event: self._read_all_states())
         cluster.world.world_observers.subscribe(SessionCutShort, self._on_session_cut_short)
 
     def _on_nodes_written(self, event: NodesWritten) -> None:
@@ -88,6 +90,22 @@ class ReferenceState:
     def _on_session_cut_short(self, event: SessionCutShort) -> None:
         """A session that a fault ends early is over before its owner's deadline: that is not the owner's mistake."""
         self._expired_at[event.host] = self._cluster.world.loop.elapsed
+
+    def _read_all_states(self) -> None:
+        """After ZooKeeper's data was replaced: no state follows another one. Each partition is told as if it had been
+        deleted, and made again."""
+        for partition in sorted(self._states):
+            del self._states[partition]
+            self._tell(partition)
+        for path, node in sorted(self._cluster.world.zookeeper.tree.nodes.items()):
+            if path.endswith("/state"):
+                partition = partition_of(path)
+                self._keep(partition, PartitionState.decode(node.data), node, None)
+                self._tell(partition)
+
+    def _tell(self, partition: TopicPartition) -> None:
+        for listener in list(self.listeners):
+            listener(partition)
 
     def find(self, invariant: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -115,6 +133,10 @@ class ReferenceState:
         """Seconds since the newest registration, whether or not it still exists."""
         return self._cluster.world.loop.elapsed - self._written_at.get(broker_path(broker_id), 0.0)
 
+    def written_at(self, path: str) -> float:
+        """When this node was created, changed or deleted last."""
+        return self._written_at.get(path, 0.0)
+
     def session_ended(self, broker_id: int) -> bool:
         """Whether the registration that a living broker relies on is gone: its session ended naturally, or another
         broker removed it and this one has been informed."""
@@ -130,9 +152,7 @@ class ReferenceState:
     # ------------------------------------------------------------------------------------------------- each write
     def _check_write(self, path: str) -> None:
         """I1, I9, I27, I28, I30: one write of a partition's state."""
-        tree = self._cluster.world.zookeeper.tree
-        _, _, _, topic, _, number, _ = path.split("/")
-        partition = TopicPartition(topic, int(number))
+        tree, partition = self._cluster.world.zookeeper.tree, partition_of(path)
         node = tree.nodes.get(path)
         if node is None:
             self._states.pop(partition, None)
@@ -145,9 +165,18 @@ class ReferenceState:
         epoch = int(tree.nodes[CONTROLLER_EPOCH].data)
         if state.controller_epoch != epoch:
             self.find("I30", f"written by a controller of another epoch than {epoch}", partition, *facts)
-        now = self._cluster.world.loop.elapsed
+        self._keep(partition, state, node, before)
+        if before is not None:
+            self._check_transition(before, state, partition, facts)
+        self._tell(partition)
+
+    def _keep(
+        self, partition: TopicPartition, state: PartitionState, node: ZNode, before: ReferencePartition | None
+    ) -> None:
+        """`before`: the state that this one follows."""
         self._leaders_by_epoch.setdefault(partition, set()).add((state.leader, state.leader_epoch))
         same_isr = before is not None and set(before.members) == set(state.isr)
+        _, replication_factor, min_isr = self._topics.get(partition.topic, (0, 1, 1))
         self._states[partition] = ReferencePartition(
             partition,
             tuple(state.isr),
@@ -157,14 +186,10 @@ class ReferenceState:
             state.controller_epoch,
             node.version,
             node.czxid,
-            before.since if before is not None and same_isr else now,
-            self._topics.get(topic, (0, 0, 1))[2],
-            self._topics.get(topic, (0, 1, 1))[1],
+            before.since if before is not None and same_isr else self._cluster.world.loop.elapsed,
+            min_isr,
+            replication_factor,
         )
-        if before is not None:
-            self._check_transition(before, state, partition, facts)
-        for listener in list(self.listeners):
-            listener(partition)
 
     def _check_transition(
         self, before: ReferencePartition, state: PartitionState, partition: TopicPartition, facts: tuple[str, ...]
@@ -283,3 +308,9 @@ class ReferenceState:
             return True
         listed = [each for each in self._states.values() if broker_id in each.members]
         return any(each.incarnations.get(str(broker_id)) in lost for each in listed)
+
+
+def partition_of(path: str) -> TopicPartition:
+    """Of the path of a partition's state."""
+    _, _, _, topic, _, number, _ = path.split("/")
+    return TopicPartition(topic, int(number))

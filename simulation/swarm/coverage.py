@@ -121,7 +121,7 @@ class RunCoverage(logging.Handler):
         self.seen: Counter[str] = Counter()
         self.truncations = 0
         """Truncations that removed records."""
-        self._states: dict[TopicPartition, ReferencePartition] = {}
+        self._states: dict[TopicPartition, ReferencePartition | None] = {}
         self._controller_epoch = 0
 
     # ---------------------------------------------------------------------------------------------------- log lines
@@ -135,10 +135,9 @@ class RunCoverage(logging.Handler):
 
     def _state_written(self, reference: ReferenceState, partition: TopicPartition) -> None:
         now = reference.state(partition)
-        before = self._states.get(partition)
+        before, self._states[partition] = self._states.get(partition), now
         if now is None:
             return
-        self._states[partition] = now
         self.seen["controller elected"] += now.controller_epoch > self._controller_epoch
         self._controller_epoch = max(self._controller_epoch, now.controller_epoch)
         if before is None or before.czxid != now.czxid:

@@ -20,6 +20,12 @@ LINKS = (
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
 FAULTS = (*PROCESS_FAILURES, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
+OLDER_ZOOKEEPER_SHARE = 0.1
+"""How many runs put in an older copy of ZooKeeper's data if the caller does not choose; others stay as they were."""
+ALL_HAVE_NOTED, ONE_WAS_DOWN = "older_zookeeper", "older_zookeeper_and_one_was_down"
+OLDER_ZOOKEEPER = (ALL_HAVE_NOTED, ONE_WAS_DOWN)
+"""While no broker runs: each has noted a change that the copy lacks, or all but one have."""
+RARE_OLDER_ZOOKEEPER = (ONE_WAS_DOWN,)
 ADDRESS_GONE = "address_gone"
 """Follows a broker's failure where brokers are containers. Not drawn: see RunOptions.containers."""
 SEQUENCES = (
@@ -94,6 +100,8 @@ class RunOptions(msgspec.Struct, kw_only=True):
     """One disk may be faulty, and all brokers may end at once."""
     loads: LoadOptions | None = None
     """What clients do besides the steady workload."""
+    older_zookeeper: bool = False
+    """After the other faults an older copy of ZooKeeper's data is put in for a while (`faults.older_zookeeper`)."""
 
     def with_disks(self, disks: DiskOptions | None) -> "RunOptions":
         """The same draw with these disk options."""
@@ -178,6 +186,11 @@ def draw_options(rng: random.Random, brokers: int = 3) -> RunOptions:
         seconds=rng.choice((5.0, 6.0, 7.0, 8.0, 9.0, 12.0)) if rng.random() < 0.97 else 30.0,
         containers=rng.random() < 0.25,
     )
+
+
+def draw_older_zookeeper(rng: random.Random, wanted: bool | None) -> bool:
+    """`wanted`: None leaves the choice to the seed."""
+    return rng.random() < OLDER_ZOOKEEPER_SHARE if wanted is None else wanted
 
 
 def _draw_settings(rng: random.Random) -> dict[str, str]:

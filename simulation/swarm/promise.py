@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from minibroker.simulation.swarm.faults.disk_options import CRASHES, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
+from minibroker.simulation.swarm.options import OLDER_ZOOKEEPER
 
 
 class Guarantee(StrEnum):
@@ -137,6 +138,7 @@ PROMISE = (
         Guarantee.STOPS_SAFELY,
         "each broker counts the changes that it learns of, at most 1 s late, in ZooKeeper and on its disk, and does not"
         " start if ZooKeeper knows fewer of them",
+        OLDER_ZOOKEEPER,
     ),
     PromiseRow(
         "ZooKeeper's data is replaced by an older copy while all brokers are stopped",

@@ -23,6 +23,7 @@ from minibroker.simulation.swarm.expiring import can_expire, expire_all
 from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
 from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
+from minibroker.simulation.swarm.faults.older_zookeeper import OlderZooKeeper
 from minibroker.simulation.swarm.final_checks import (
     compare_history,
     compare_lookups,
@@ -39,7 +40,7 @@ from minibroker.simulation.swarm.loads.load_options import draw_load_options
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.narrator import NarratedLine, Narrator
 from minibroker.simulation.swarm.opening import open_run
-from minibroker.simulation.swarm.options import RunOptions, draw_options
+from minibroker.simulation.swarm.options import RunOptions, draw_older_zookeeper, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, RunOutcome
 from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic
 from minibroker.simulation.swarm.rereader import Rereader
@@ -97,6 +98,7 @@ async def _drive_checked(
         if options.disks is None
         else DiskFaultSchedule(injector, options.disks, cluster.world.random("disk faults"))
     )
+    older = OlderZooKeeper(injector, cluster.world.random("older ZooKeeper")) if options.older_zookeeper else None
     reference.is_calm = injector.is_calm
     if disks is not None:
         workload.other_clients.append(Rereader(cluster, workload, history).run)
@@ -105,12 +107,15 @@ async def _drive_checked(
         workload.other_clients += open_loads(scene)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
-        await _run_faults(schedule, disks, history)
+        await _run_faults(schedule, disks, older, history)
         if endings.is_quiet:
             await converge_without_load(injector, history)
         await converge(cluster, options, reference, history)
         if disks is not None:
             await disks.settle()
+        if older is not None:
+            await older.play()
+            await converge(cluster, options, reference, history)
         await schedule.stage_what_is_missing()
         await converge(cluster, options, reference, history)
         if endings.one_stays_down:
@@ -135,12 +140,15 @@ async def _drive_checked(
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
 
 
-async def _run_faults(schedule: FaultSchedule, disks: DiskFaultSchedule | None, history: History) -> None:
+async def _run_faults(
+    schedule: FaultSchedule, disks: DiskFaultSchedule | None, older: OlderZooKeeper | None, history: History
+) -> None:
     """Until the last fault is over and repaired."""
-    if disks is None:
-        await schedule.run()
+    also = [*([] if disks is None else [disks.run()]), *([] if older is None else [older.copy_sometime()])]
+    if also:
+        await asyncio.gather(schedule.run(), *also)
     else:
-        await asyncio.gather(schedule.run(), disks.run())
+        await schedule.run()
     await schedule.repair()
     if disks is not None:
         for what in await disks.repair():
@@ -175,16 +183,19 @@ def run_seed(
     on_line: Callable[[NarratedLine], None] | None = None,
     disk_faults: bool | None = None,
     loads: bool | None = None,
+    older_zookeeper: bool | None = None,
 ) -> RunOutcome:
     """One run; violations are in `findings`. `on_line` gets each line of the run as it happens. The seed decides
-    whether a disk may be faulty and whole clusters end, unless `disk_faults` does, and whether there are loads besides
-    the steady one, unless `loads` does."""
+    whether a disk may be faulty and whole clusters end, unless `disk_faults` does, whether there are loads besides the
+    steady one, unless `loads` does, and whether an older copy of ZooKeeper's data is put in, unless `older_zookeeper`
+    does."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
     drawn_loads = draw_load_options(world.random("load options"), loads, brokers, disks is not None)
     if drawn_loads is not None:
         brokers = drawn_loads.brokers
     options = draw_options(world.random("options"), brokers).with_loads(drawn_loads).with_disks(disks)
+    options.older_zookeeper = draw_older_zookeeper(world.random("older ZooKeeper options"), older_zookeeper)
     return _perform(seed, brokers, options, on_line, _drive)
 
 

@@ -71,6 +71,10 @@ class SessionEnded(Struct, frozen=True):
     deleted_paths: Sequence[str]
 
 
+class DataReplaced(Struct, frozen=True):
+    """While ZooKeeper was stopped, another copy of its data was put in: what is known of the data before is over."""
+
+
 class DiskCallFailed(Struct, frozen=True):
     """A fault lets a call of the acting process fail."""
 

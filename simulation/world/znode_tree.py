@@ -4,7 +4,7 @@ Owns: the rules of create, set, delete, check and multi as ZooKeeper 3.9 has the
 Leaves to others: time, the life of sessions, and watchers. A transaction only names the watches that it triggers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -65,6 +65,16 @@ class ZNodeTree:
             "/": ZNode(b"", 0, 0, children={"zookeeper"}),
             "/zookeeper": ZNode(b"", 0, 0),
         }
+
+    def copied(self) -> tuple[int, dict[str, ZNode]]:
+        """The newest transaction, and all nodes."""
+        return self.zxid, copied_nodes(self.nodes)
+
+    def put_in(self, zxid: int, nodes: Mapping[str, ZNode]) -> None:
+        """In place of what there is, as `copied` returned it: it may be put in again."""
+        self.zxid = zxid
+        self.nodes.clear()  # observers keep this very mapping
+        self.nodes.update(copied_nodes(nodes))
 
     def find(self, path: str) -> ZNode:
         node = self.nodes.get(path)
@@ -197,6 +207,10 @@ class ZNodeTree:
             ZNodeChange(path, children=True),
             ZNodeChange(parent_path, children=True),
         ]
+
+
+def copied_nodes(nodes: Mapping[str, ZNode]) -> dict[str, ZNode]:
+    return {path: msgspec.structs.replace(node, children=set(node.children)) for path, node in nodes.items()}
 
 
 def parent_of(path: str) -> str:

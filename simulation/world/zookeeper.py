@@ -20,13 +20,14 @@ from minibroker.runtime.ports import CoordinationError
 from minibroker.simulation.world.loop import WORLD, VirtualLoop
 from minibroker.simulation.world.observations import (
     AnswerArrived,
+    DataReplaced,
     RequestReceived,
     SessionCutShort,
     SessionEnded,
     WorldObservers,
 )
 from minibroker.simulation.world.trace import Trace
-from minibroker.simulation.world.znode_tree import ZNodeChange, ZNodeTree, describe
+from minibroker.simulation.world.znode_tree import ZNode, ZNodeChange, ZNodeTree, describe
 from minibroker.simulation.world.zookeeper_links import REFUSED, Answer, Link, RequestHold, ZooKeeperRequest
 
 FIRST_SESSION_ID = 0x1000_0000_0000_0000
@@ -43,6 +44,16 @@ class Session(msgspec.Struct):
     timeout_ms: int
     last_request_at: float
     link: Link | None = None
+
+
+class DataCopy(msgspec.Struct, frozen=True):
+    """A copy of the server's data, made at one moment."""
+
+    zxid: int
+    """The newest transaction."""
+    nodes: dict[str, ZNode]
+    sessions: dict[int, int]
+    """The sessions that lived then, and their timeouts in milliseconds."""
 
 
 class ServerOptions(msgspec.Struct):
@@ -169,6 +180,22 @@ class SimulatedZooKeeper:
         for session in list(self.sessions.values()):
             self._touch(session)
             self._watch_expiry(session)
+
+    def copied_data(self) -> DataCopy:
+        """A copy of the data directory, made while the server runs or not."""
+        zxid, nodes = self.tree.copied()
+        return DataCopy(zxid, nodes, {each.session_id: each.timeout_ms for each in self.sessions.values()})
+
+    def put_in(self, copy: DataCopy) -> None:
+        """Restart the server on this copy. As a real one does, it gives the sessions of that time their full time
+        again, so what they own is there until then."""
+        self.stop()
+        self.tree.put_in(copy.zxid, copy.nodes)
+        self.sessions = {each: Session(each, timeout_ms, 0.0) for each, timeout_ms in copy.sessions.items()}
+        self._watches.clear()
+        self.trace.record("zk-data-replaced", copy.zxid)
+        self.observers.notify(DataReplaced())
+        self.start()
 
     def add_link(self, link: Link) -> None:
         self._links.append(link)

@@ -151,8 +151,8 @@ def list_all() -> None:
 @click.argument("name")
 @click.argument("runs", nargs=-1, required=True)
 def try_runs(name: str, runs: tuple[str, ...]) -> None:
-    """Run NAME (or -) with RUNS (`17`, `1-20`, `disks:1-20`, `loads:1-20`, `schedule:theme:function`) in this process and print all
-    findings."""
+    """Run NAME (or -) with RUNS (`17`, `1-20`, `disks:1-20`, `loads:1-20`, `older:1-20`, `schedule:theme:function`) in this process
+    and print all findings."""
     from tests.mutants.one_run import UNPATCHED, perform
     from tests.mutants.patching import apply
 
@@ -174,7 +174,7 @@ def _expanded(runs: tuple[str, ...]) -> list[str]:
     for run in runs:
         kind, _, seeds = run.rpartition(":")
         first, _, last = seeds.partition("-")
-        if first.isdigit() and kind in ("", "seed", "disks", "loads"):
+        if first.isdigit() and kind in ("", "seed", "disks", "loads", "older"):
             found += [f"{kind or 'seed'}:{seed}" for seed in range(int(first), int(last or first) + 1)]
         else:
             found.append(run)

@@ -1,8 +1,8 @@
 """The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
 
 `python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `disks:17` (with faulty disks),
-`loads:17` (with loads), `schedule:theme:function`, `model:bounds@depth` (every order of events of a small model, down to
-that depth), `core:function` or `test:NODE_ID` (a test of `tests/`). With `--stop` it ends after the first run that catches the mutant.
+`loads:17` (with loads), `older:17` (with an older copy of ZooKeeper's data), `schedule:theme:function`,
+`model:bounds@depth` (every order of events of a small model, down to that depth), `core:function` or `test:NODE_ID` (a test of `tests/`). With `--stop` it ends after the first run that catches the mutant.
 """
 
 import contextlib
@@ -71,10 +71,12 @@ def perform(run: str) -> RunResult:
     )
 
 
-def _run_seed(name: str, disk_faults: bool = False, loads: bool = False) -> "tuple[list[CheckerFinding], float]":
+def _run_seed(
+    name: str, disk_faults: bool = False, loads: bool = False, older_zookeeper: bool = False
+) -> "tuple[list[CheckerFinding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(int(name), disk_faults=disk_faults, loads=loads)
+    outcome = run_seed(int(name), disk_faults=disk_faults, loads=loads, older_zookeeper=older_zookeeper)
     return outcome.findings, outcome.virtual_seconds
 
 
@@ -84,6 +86,10 @@ def _run_disks(name: str) -> "tuple[list[CheckerFinding], float]":
 
 def _run_loads(name: str) -> "tuple[list[CheckerFinding], float]":
     return _run_seed(name, loads=True)
+
+
+def _run_older_zookeeper(name: str) -> "tuple[list[CheckerFinding], float]":
+    return _run_seed(name, older_zookeeper=True)
 
 
 def _run_schedule(name: str) -> "tuple[list[CheckerFinding], float]":
@@ -162,6 +168,7 @@ _KINDS = {
     "seed": _run_seed,
     "disks": _run_disks,
     "loads": _run_loads,
+    "older": _run_older_zookeeper,
     "schedule": _run_schedule,
     "model": _search_model,
     "core": _run_core,

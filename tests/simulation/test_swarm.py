@@ -37,8 +37,14 @@ def past_failures(mode: str) -> list[int]:
     return [int(line[0]) for line in lines if line and line[1] == mode]
 
 
-MODES = {"plain": (False, False), "disks": (True, False), "loads": (False, True), "disks+loads": (True, True)}
-"""Of the file of seeds: (with faulty disks, with loads)."""
+MODES = {
+    "plain": (False, False, False),
+    "disks": (True, False, False),
+    "loads": (False, True, False),
+    "disks+loads": (True, True, False),
+    "older": (False, False, True),
+}
+"""Of the file of seeds: (with faulty disks, with loads, with an older copy of ZooKeeper's data)."""
 
 
 def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
@@ -48,7 +54,10 @@ def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
     if wanted:
         first, _, last = wanted.partition("-")
         return [(range(int(first), int(last or first) + 1), SwarmOptions())]
-    past = [(past_failures(mode), SwarmOptions(disk_faults=of[0], loads=of[1])) for mode, of in MODES.items()]
+    past = [
+        (past_failures(mode), SwarmOptions(disk_faults=of[0], loads=of[1], older_zookeeper=of[2]))
+        for mode, of in MODES.items()
+    ]
     others = range(1, FIXED - sum(len(seeds) for seeds, _ in past) + 1)
     return [([*others, *fresh_seeds()[0]], SwarmOptions()), *past]
 
@@ -66,7 +75,9 @@ def swarm() -> Swarm:
     """On all cores."""
     found = Swarm(SwarmSummary(), {})
     for seeds, options in batches():
-        for result in run_many(seeds, disk_faults=options.disk_faults, loads=options.loads):
+        for result in run_many(
+            seeds, disk_faults=options.disk_faults, loads=options.loads, older_zookeeper=options.older_zookeeper
+        ):
             found.total.add(result)
             if result.findings:
                 found.replays[result.seed] = options.replay(result.seed)

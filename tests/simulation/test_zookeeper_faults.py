@@ -54,6 +54,24 @@ async def test_ephemeral_of_a_killed_process_goes_with_its_session(clients: Clie
 
 
 @in_a_world
+async def test_copy_of_the_data_has_the_nodes_and_the_sessions_of_its_time(clients: Clients) -> None:
+    nodes = clients.zookeeper.tree.nodes
+    await clients.broker.create("/kept", b"first")
+    await clients.broker.create("/me", b"", ephemeral=True)
+    copy = clients.zookeeper.copied_data()
+    await clients.broker.set("/kept", b"second")
+    await clients.broker.create("/later", b"")
+    for name in ("broker-1", "broker-2"):
+        clients.world.kill(name)
+    for _ in range(2):
+        clients.zookeeper.put_in(copy)
+        assert (nodes["/kept"].data, "/later" in nodes, clients.zookeeper.tree.zxid) == (b"first", False, copy.zxid)
+        assert "/me" in nodes, "its session gets its full time again"
+        await asyncio.sleep(6)
+        assert "/me" not in nodes
+
+
+@in_a_world
 async def test_paused_process_loses_its_session_and_learns_it_afterwards(clients: Clients) -> None:
     await clients.broker.create("/me", b"", ephemeral=True)
     clients.world.pause("broker-1")

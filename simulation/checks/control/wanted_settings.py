@@ -12,7 +12,7 @@ from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.run_settings import seconds_of
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.world.observations import NodesWritten
+from minibroker.simulation.world.observations import DataReplaced, NodesWritten
 
 REACTION_SECONDS = 2.0
 """Time for the controller's UpdateMetadata to every broker; a request that is repeated takes its timeout more."""
@@ -51,7 +51,7 @@ class WantedSettings(Checker):
         """Time for a change to reach every broker that is up and well."""
 
     def world_events(self) -> Handlers:
-        return {NodesWritten: self._on_nodes_written}
+        return {NodesWritten: self._on_nodes_written, DataReplaced: lambda event: self._wanted.clear()}
 
     def wanted(self, broker_id: int, topic: str, name: str) -> WantedValue:
         key = (broker_id, topic, name)

@@ -262,6 +262,8 @@ class InSyncRules:
     # ---------------------------------------------------------------------------------------------------- ZooKeeper
     def state_written(self, partition: TopicPartition) -> None:
         after, before = self._reference.state(partition), self._states.get(partition)
+        if after is None:
+            self._states.pop(partition, None)
         if after is None or not self._reference.is_promised(partition.topic):
             return
         self._states[partition] = after
