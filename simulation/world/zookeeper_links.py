@@ -80,6 +80,13 @@ class RequestHold:
         for pipe in waiting:
             pipe.go_on()
 
+    def drop(self) -> None:
+        """Open permanently; what waits is lost, with all behind it. For a process that has ended: a living one would
+        wait for answers on a connection that seems to work."""
+        for pipe in self._waiting:
+            pipe.clear()
+        self.release()
+
 
 class LinkServer(Protocol):
     """The part of the server that its links use."""

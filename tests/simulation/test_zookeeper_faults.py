@@ -72,6 +72,20 @@ async def test_copy_of_the_data_has_the_nodes_and_the_sessions_of_its_time(clien
 
 
 @in_a_world
+async def test_held_write_of_a_killed_process_happens_or_is_lost(clients: Clients) -> None:
+    for is_lost, path in ((False, "/first"), (True, "/second")):
+        client = clients.open("broker-1")
+        await clients.world.spawn("broker-1", client.start())
+        hold = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write")
+        clients.world.spawn("broker-1", client.create(path, b""))
+        await hold.caught()
+        clients.world.kill("broker-1")
+        (hold.drop if is_lost else hold.release)()
+        await asyncio.sleep(0.1)
+        assert (path in clients.zookeeper.tree.nodes) is not is_lost
+
+
+@in_a_world
 async def test_paused_process_loses_its_session_and_learns_it_afterwards(clients: Clients) -> None:
     await clients.broker.create("/me", b"", ephemeral=True)
     clients.world.pause("broker-1")

@@ -39,6 +39,7 @@ CLIENT = "client"
 MESSAGE = "it was restored from an older copy"
 ONE_WAS_DOWN_SHARE = 0.5
 WHILE_NOTING_SHARE = 0.4
+LOST_SHARE = 0.5
 READY_SECONDS = 6.0
 LEFT_SECONDS = 10.0
 """By then a dead broker is outside of every ISR that has another member."""
@@ -178,7 +179,10 @@ class OlderZooKeeper:
         await injector.wait(lambda: bool(hold.seen) or not injector.is_alive(broker_id), NOTED_SECONDS)
         injector.note("while it notes a change" if hold.seen else "before it notes a change", broker_id)
         self._end(broker_id, "kill")
-        hold.release()
+        if self.random.random() < LOST_SHARE:
+            hold.drop()
+        else:
+            hold.release()
 
     # ----------------------------------------------------------------------------------------- what brokers have noted
     def _judge_notes(self, older: DataCopy) -> set[int]:
