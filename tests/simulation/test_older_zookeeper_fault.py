@@ -87,6 +87,23 @@ def test_broker_that_notes_nothing_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     play(1, look)
 
 
+def test_killed_broker_that_noted_no_change_while_it_ran_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean stop notes them still, so not every run shows it."""
+
+    async def wait(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(NotedChanges, "keep", wait)
+    texts: list[str] = []
+
+    def look(injector: FaultInjector) -> None:
+        texts.extend(found.text for found in injector.reference.findings)
+
+    for seed in SEEDS:
+        play(seed, look)
+    assert any("has seen a change that the copy lacks, and has not noted it" in text for text in texts)
+
+
 def test_leader_on_the_copy_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what is promised: no broker knows of a change that the copy lacks."""
     monkeypatch.setattr(NotedChanges, "require_known", nothing)

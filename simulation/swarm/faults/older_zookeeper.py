@@ -45,7 +45,8 @@ LEFT_SECONDS = 10.0
 """By then a dead broker is outside of every ISR that has another member."""
 AFTER_THE_COPY = (0.0, 0.3, 1.5)
 ALONE_SECONDS = (0.0, 0.5, 2.5)
-BEFORE_THE_END = (0.0, 0.5, 4.0, 4.0)
+BEFORE_THE_END = (0.0, 4.0, 4.0, 4.0)
+"""Mostly so long that each broker must have noted what the copy lacks."""
 NOTED_SECONDS = 3.0
 """In a whole cluster, a change that is older has been noted: the controller has told it, and brokers note each
 second."""
@@ -76,6 +77,8 @@ class OlderZooKeeper:
         """When each broker ended, or was asked to stop, and since when it was registered then."""
         self._whole = (0.0, 0.0)
         """From when to when nothing was broken, and no broker ended."""
+        self._lacking: list[float] = []
+        """When the states were written that the copy lacks, as it was before all ended."""
         self._registered: set[str] = set()
         """The registrations that were made since the older copy was put in."""
         injector.world.world_observers.subscribe(NodesWritten, self._on_nodes_written)
@@ -100,7 +103,7 @@ class OlderZooKeeper:
             whole_since = injector.world.loop.elapsed
         assert self._older is not None, "the faults have ended, and so has `copy_sometime`"
         await asyncio.sleep(self.random.choice(BEFORE_THE_END))
-        self._whole = whole_since, injector.world.loop.elapsed
+        self._whole, self._lacking = (whole_since, injector.world.loop.elapsed), self._written_since(self._older)
         await self._end_all()
         youngest = injector.zookeeper.copied_data()
         unaware = self._judge_notes(self._older)
@@ -190,13 +193,13 @@ class OlderZooKeeper:
         injector = self.injector
         unaware = {b for b in injector.cluster.broker_ids if self._on_disk(b) <= counted_in(older, b)}
         for broker_id in sorted(unaware):
-            if self._saw_a_change(broker_id, older):
+            if self._saw_a_change(broker_id):
                 text = f"broker {broker_id} has seen a change that the copy lacks, and has not noted it"
                 facts = (f"it has noted {self._on_disk(broker_id)}", f"the copy knows {counted_in(older, broker_id)}")
                 injector.reference.find("I3", text, None, *facts)
         return unaware
 
-    def _saw_a_change(self, broker_id: int, older: DataCopy) -> bool:
+    def _saw_a_change(self, broker_id: int) -> bool:
         """Its own stop, or a state that was written long enough before the end of a whole cluster in which it was
         registered. Judged from outside: by ZooKeeper, and by how the broker ended."""
         if broker_id in self._clean:
@@ -204,10 +207,12 @@ class OlderZooKeeper:
         ended_at, registered_at = self._ends[broker_id]
         whole_since, whole_until = self._whole
         known_until = min(ended_at, whole_until) - NOTED_SECONDS
+        return any(max(at, registered_at, whole_since) <= known_until for at in self._lacking)
+
+    def _written_since(self, older: DataCopy) -> list[float]:
         reference, nodes = self.injector.reference, self.injector.zookeeper.tree.nodes
         paths = [partition_state_path(state.partition) for state in reference.states()]
-        written = [reference.written_at(path) for path in paths if nodes[path].mzxid > older.zxid]
-        return any(max(at, registered_at, whole_since) <= known_until for at in written)
+        return [reference.written_at(path) for path in paths if nodes[path].mzxid > older.zxid]
 
     def _on_disk(self, broker_id: int) -> int:
         try:
