@@ -144,10 +144,10 @@ def test_a_tenth_of_the_seeds_draws_it_unless_the_caller_chooses() -> None:
 
 
 def test_seed_is_one_run_and_another_one_with_an_older_copy() -> None:
-    def hash_of(**options: bool) -> str:
-        return run_seed(4, disk_faults=False, loads=False, **options).trace_hash
+    def hash_of(older_zookeeper: bool | None) -> str:
+        return run_seed(4, disk_faults=False, loads=False, older_zookeeper=older_zookeeper).trace_hash
 
-    with_copy = hash_of(older_zookeeper=True)
-    assert with_copy == hash_of(older_zookeeper=True)
-    assert with_copy != hash_of(older_zookeeper=False)
-    assert hash_of() == hash_of(older_zookeeper=False), "a seed that does not draw it"
+    with_copy = hash_of(True)
+    assert with_copy == hash_of(True)
+    assert with_copy != hash_of(False)
+    assert hash_of(None) == hash_of(False), "a seed that does not draw it"
