@@ -46,7 +46,14 @@ from minibroker.client.retry import poll_pause_ms
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.wire.codec import CLIENT_ID_MAX_LENGTH
-from minibroker.protocol.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
+from minibroker.protocol.wire.messages import (
+    TOPICS_MAX,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    Request,
+    Response,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.rpc import RequestTimedOut, RpcConnection, RpcError
 
@@ -161,12 +168,14 @@ class Cluster:
 
     def want_topics(self, topics: Iterable[str]) -> None:
         """Keep these topics in the cache from now on; fetched soon if they are new. Raises InvalidCall for a name that
-        no request can carry."""
-        new = [topic for topic in topics if topic not in self._topics]
+        no request can carry, and for more topics than one request can ask for; then none of them is kept."""
+        new = {topic: None for topic in topics if topic not in self._topics}
         for topic in new:
             check_topic(topic)
+        if len(self._topics) + len(new) > TOPICS_MAX:
+            raise InvalidCall(f"a client uses up to {TOPICS_MAX} topics until it is closed: use another one for others")
         if new:
-            self._topics.update(dict.fromkeys(new))
+            self._topics.update(new)
             self._new_topics.set()
             self.request_refresh()
 

@@ -167,6 +167,7 @@ class Consumer(OffsetQueries):
         """Read exactly these from now on; those assigned before keep their position. InvalidCall changes nothing."""
         self._check_open()
         wanted = [check_partition(as_partition(partition)) for partition in partitions]
+        self._cluster.want_topics(partition.topic for partition in wanted)
         self._forget_current()
         cursors = {
             partition: self._cursors.get(partition)
@@ -176,7 +177,6 @@ class Consumer(OffsetQueries):
         for cursor in cursors.values():
             cursor.refetch()
         self._cursors = cursors
-        self._cluster.want_topics(partition.topic for partition in wanted)
         self._fetcher.assign(cursors.values())
 
     def assignment(self) -> list[TopicPartition]:

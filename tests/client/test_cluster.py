@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from minibroker.client.cluster import Cluster, ClusterSettings
-from minibroker.client.errors import BrokerUnreachable, ClientClosed
+from minibroker.client.errors import BrokerUnreachable, ClientClosed, InvalidCall
 from minibroker.client.first_answer import ServerAttempts
 from minibroker.client.limits import Deadline, parse_servers
 from minibroker.protocol.wire.messages import MetadataBroker, MetadataRequest, MetadataResponse
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
-from tests.client.reading import T0
+from tests.client.reading import T0, earliest, fill
 
 LOST = BrokerUnreachable("lost")
 
@@ -176,3 +176,39 @@ def test_a_broker_that_was_reached_before_has_no_wrong_address(cluster: FakeClus
             return str(client.unreachable(1))
 
     assert "does not answer" in cluster.run(main)
+
+
+def test_a_client_uses_no_more_topics_than_one_request_can_ask_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit no broker answered any more, and the topics that worked before were lost, too."""
+    monkeypatch.setattr("minibroker.client.cluster.TOPICS_MAX", 3)
+
+    async def main(runtime: Runtime) -> None:
+        for name in ("a", "b"):
+            cluster.add_topic(name)
+        async with searched(cluster, runtime) as client:
+            client.want_topics(["a", "a", "t"])
+            with pytest.raises(InvalidCall, match=r"up to 3 topics until it is closed: use another one"):
+                client.want_topics(["b", "c"])
+            client.want_topics(["b"])
+            await client.refresh(Deadline(1_000))
+            assert sorted(client.metadata.topics) == ["a", "b", "t"]
+
+    cluster.run(main)
+
+
+def test_an_assignment_beyond_the_topics_of_a_client_changes_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 1)
+    monkeypatch.setattr("minibroker.client.cluster.TOPICS_MAX", 2)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(InvalidCall):
+                consumer.assign([("a", 0), ("b", 0)])
+            assert consumer.assignment() == [T0]
+            assert (await consumer.getone(timeout_ms=1_000)).offset == 0
+
+    cluster.run(main)

@@ -59,8 +59,7 @@ A_CLIENTS_TOPICS = frozenset(
         *("Producer._topics", "Producer._topics_without_serializer", "ProducerMetadata._topics"),
     }
 )
-"""A client keeps each topic that it ever used, and asks for all of them. Nothing holds that below TOPICS_MAX, above
-which no broker answers it."""
+"""A client keeps each topic that it ever used, up to TOPICS_MAX, because it asks for all of them at once."""
 
 
 def counted() -> Counter[str]:
