@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from minibroker.local_cluster import teardown
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 from minibroker.local_cluster.teardown import Ownership, TeardownTimedOut
 
@@ -112,13 +113,17 @@ def test_what_is_owned_at_the_end_of_the_program_is_killed() -> None:
     assert not program.owned.is_alive()
 
 
-def test_a_program_that_owns_nothing_ends_on_sigterm_as_usual() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with Ownership(lambda: None) as ownership:
-        with ownership:
-            pass
-        assert signal.getsignal(signal.SIGTERM) is not before
-    assert signal.getsignal(signal.SIGTERM) is before
+def test_a_program_that_owns_nothing_ends_on_sigterm_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teardown, "_OWNED", {})  # this test run may own a cluster
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with Ownership(lambda: None) as ownership:
+            with ownership:
+                pass
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def test_a_teardown_that_takes_too_long_or_fails_is_followed_by_a_kill() -> None:
