@@ -17,8 +17,8 @@ demo: setup ## three brokers, a killed leader, a power cut, a Spark audit: about
 	@$(PYTHON_IN_VENV) -m minibroker.demo
 
 # Of a whole run only: a part is faster without the start of workers. A file of tests is one worker's. Each worker may
-# start a ZooKeeper, three brokers and a Spark of its own, some 2 GB, hence at most four.
-TEST_WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+# start a ZooKeeper, three brokers and a Spark of its own, some 2 GB, hence at most four. Quick files come first.
+TEST_WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test: setup ## all tests, with real ZooKeeper and Spark (REWRITE=1 rewrites expected outputs, ARGS='tests/client -x')
 	@$(PYTHON_IN_VENV) -m pytest $(or $(ARGS),$(TEST_WORKERS))
