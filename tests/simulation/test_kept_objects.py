@@ -68,7 +68,8 @@ def counted() -> Counter[str]:
     found: Counter[str] = Counter()
     for each in gc.get_objects():
         kind = type(each)
-        if kind.__module__.startswith(OURS) and not kind.__module__.startswith(EVENTS):
+        module = str(kind.__module__)  # in some extensions it is no text
+        if module.startswith(OURS) and not module.startswith(EVENTS):
             found[kind.__qualname__] += 1
             for name, value in _attributes(each):
                 if isinstance(value, CONTAINERS):
