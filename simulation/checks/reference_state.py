@@ -18,6 +18,8 @@ from minibroker.simulation.world.observations import DataReplaced, NodesWritten,
 from minibroker.simulation.world.znode_tree import ZNode
 
 FINDINGS_MAX = 20
+STATE_SUFFIX = "/state"
+"""Of the path of a partition's state."""
 PRODUCER_EXPIRY = b"producer.id.expiration.ms"
 EXPIRY_NOTICED_SECONDS = 10.0
 """After a fault ended its session, a broker learns of it when it reaches ZooKeeper again; no fault
@@ -82,7 +84,7 @@ class ReferenceState:
     def _on_nodes_written(self, event: NodesWritten) -> None:
         for operation in event.operations:
             self._written_at[operation.path] = self._cluster.world.loop.elapsed
-            if operation.path.endswith("/state"):
+            if operation.path.endswith(STATE_SUFFIX):
                 self._check_write(operation.path)
             elif isinstance(operation, CreateOp | SetOp) and PRODUCER_EXPIRY in operation.data:
                 self.forgets_producers = True
@@ -98,7 +100,7 @@ class ReferenceState:
             del self._states[partition]
             self._tell(partition)
         for path, node in sorted(self._cluster.world.zookeeper.tree.nodes.items()):
-            if path.endswith("/state"):
+            if path.endswith(STATE_SUFFIX):
                 partition = partition_of(path)
                 self._keep(partition, PartitionState.decode(node.data), node, None)
                 self._tell(partition)

@@ -14,12 +14,10 @@ from minibroker.protocol.events.replica_events import IsrChanged, ReplicaRoleCha
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.observer import Handlers
 from minibroker.simulation.checks.checker import Checker
-from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.reference_state import STATE_SUFFIX, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
 from minibroker.simulation.world.observations import NodesWritten
-
-STATE = "/state"
 
 
 class Happened(Struct):
@@ -78,7 +76,7 @@ class CounterChecker(Checker):
 
     def _on_nodes_written(self, event: NodesWritten) -> None:
         nodes = self._cluster.world.zookeeper.tree.nodes
-        for path in sorted({each.path for each in event.operations if each.path.endswith(STATE)}):
+        for path in sorted({each.path for each in event.operations if each.path.endswith(STATE_SUFFIX)}):
             if (node := nodes.get(path)) is not None:
                 state = PartitionState.decode(node.data)
                 self._elected.setdefault(state.leader, set()).add((path, node.czxid, state.leader_epoch))

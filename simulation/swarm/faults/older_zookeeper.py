@@ -147,10 +147,7 @@ class OlderZooKeeper:
                 await asyncio.sleep(pause)
             if aiming is not None:
                 await aiming
-            await injector.wait(lambda: not injector.cluster.alive(), END_SECONDS)
-            self._clean -= set(injector.cluster.alive())
-            for broker_id in injector.cluster.alive():
-                self._end(broker_id, "kill")
+            await self._all_ended()
             await asyncio.sleep(IN_FLIGHT_SECONDS)
         finally:
             injector.kept_down.clear()
@@ -166,6 +163,14 @@ class OlderZooKeeper:
             injector.end_by_stop(broker_id)
         else:
             injector.end_by_kill(broker_id)
+
+    async def _all_ended(self) -> None:
+        """Wait for it, and kill what does not end by itself."""
+        injector = self.injector
+        await injector.wait(lambda: not injector.cluster.alive(), END_SECONDS)
+        self._clean -= set(injector.cluster.alive())
+        for broker_id in injector.cluster.alive():
+            self._end(broker_id, "kill")
 
     def _note_end(self, broker_id: int) -> None:
         now, reference = self.injector.world.loop.elapsed, self.injector.reference
@@ -259,9 +264,7 @@ class OlderZooKeeper:
             injector.reference.find("I3", text, partition)
         for broker_id in injector.cluster.alive():
             self._end(broker_id, self.random.choice(("term", "kill")))
-        await injector.wait(lambda: not injector.cluster.alive(), END_SECONDS)
-        for broker_id in injector.cluster.alive():
-            self._end(broker_id, "kill")
+        await self._all_ended()
         for broker_id in sorted(unaware):
             injector.network.heal(CLIENT, name_of(broker_id))
             injector.network.heal(name_of(broker_id), CLIENT)
