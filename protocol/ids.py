@@ -31,7 +31,6 @@ DEBUG_REPLICA_ID = -1
 """replica_id of a consumer: it reads, and its reads prove nothing about replication."""
 
 MAX_OFFSET = 2**63 - 1
-MAX_PARTITION = 2**31 - 1
 
 MAX_INT32 = 2**31 - 1
 """The largest broker id and epoch: a message carries no larger one."""

@@ -22,7 +22,7 @@ from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.references import Page, check_references
 from tests.tidy.replica_state import check_replica_state
-from tests.tidy.shape import check_finished, check_name, check_size
+from tests.tidy.shape import check_definitions, check_finished, check_name, check_size
 from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
 from tests.tidy.vocabulary import ALLOWED_IN, check_class_names, check_words
 
@@ -39,6 +39,7 @@ RULES: list[Callable[[SourceFile], list[str]]] = [
     check_replica_state,
     check_size,
     check_name,
+    check_definitions,
     check_finished,
 ]
 REFERENCES_ARE_FREE_IN = ("CHANGELOG.md", "tests/tidy/references.py", "tests/tidy/test_rules.py")

@@ -34,6 +34,30 @@ def check_name(file: SourceFile) -> list[str]:
     return [f"{file.path}: '{name}' says nothing: name it after what it owns" for name in sorted(parts & VAGUE_NAMES)]
 
 
+def check_definitions(file: SourceFile) -> list[str]:
+    """A module or class defines a name once: of two definitions one has no effect, and a reader may see that one."""
+    problems = []
+    for scope in ast.walk(file.tree):
+        if not isinstance(scope, ast.Module | ast.ClassDef):
+            continue
+        seen: set[str] = set()
+        for node in scope.body:
+            name = _defined(node)
+            if name in seen:
+                problems.append(f"{file.path}:{node.lineno}: {name} is defined above already")
+            if name is not None:
+                seen.add(name)
+    return problems
+
+
+def _defined(node: ast.stmt) -> str | None:
+    """The name that the statement gives a value. None for functions: ruff knows them, with overloads and properties."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return name
+    return None
+
+
 def check_finished(file: SourceFile) -> list[str]:
     if file.path.startswith("tests/tidy/"):
         return []  # they contain the words of this rule

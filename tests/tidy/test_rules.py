@@ -22,7 +22,7 @@ from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.references import Page, check_references
 from tests.tidy.replica_state import check_replica_state
-from tests.tidy.shape import check_finished, check_name, check_size
+from tests.tidy.shape import check_definitions, check_finished, check_name, check_size
 from tests.tidy.source import SourceFile
 
 Rule = Callable[[SourceFile], list[str]]
@@ -308,6 +308,8 @@ def test_sleep_belongs_to_system_tests_and_virtual_time() -> None:
         (check_size, "broker/replicas/partition.py", "def f():\n" + "    x = 1\n" * 70),
         (check_name, "broker/utils.py", ""),
         (check_name, "client/common/codes.py", ""),
+        (check_definitions, "protocol/ids.py", "A = 1\nB = 2\nA = B"),
+        (check_definitions, "protocol/ids.py", "class C:\n    limit: int = 1\n    limit: int = 2"),
         (check_finished, "broker/replicas/partition.py", "x = 1  # TO" + "DO: more"),
         (check_finished, "broker/replicas/partition.py", "raise NotImplemented" + "Error"),
     ],
