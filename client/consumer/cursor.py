@@ -82,6 +82,7 @@ class Cursor:
         "generation",
         "halted",
         "high_watermark",
+        "known_leader",
         "leader",
         "leader_epoch",
         "log_start_offset",
@@ -92,6 +93,7 @@ class Cursor:
         "position_epoch",
         "read_since_move",
         "record_epoch",
+        "refusals",
         "refused_since_ms",
         "reset_from",
         "reset_timestamp",
@@ -117,6 +119,8 @@ class Cursor:
         self.chunks: deque[Chunk] = deque()
         self.generation = 0
         self.leader: BrokerId | None = None
+        self.known_leader: BrokerId | None = None
+        """The last one that was not None."""
         self.leader_epoch: LeaderEpoch | None = None
         self.validated_epoch: LeaderEpoch | None = None
         """Leader epoch under which the fetch position was last known to be valid."""
@@ -136,6 +140,8 @@ class Cursor:
         """Consecutive replies without the requested batches."""
         self.refused_since_ms: float | None = None
         """When the present series of errors and unusable answers began; None after a valid one."""
+        self.refusals = 0
+        """Errors and unusable answers since the last valid one, of this leader in this epoch."""
         self.paused = False
         self.high_watermark: Offset | None = None
         self.log_start_offset: Offset | None = None
@@ -190,21 +196,26 @@ class Cursor:
     def refused(self, error: MinibrokerError, now_ms: float) -> None:
         """An answer came that is an error or unusable."""
         self.error = error
+        self.refusals += 1
         if self.refused_since_ms is None:
             self.refused_since_ms = now_ms
 
     def answered(self) -> None:
         """The leader accepted the request."""
         self.error = None
+        self.refusals = 0
         self.refused_since_ms = None
 
     def learn_leader(self, leader: BrokerId | None, epoch: LeaderEpoch | None) -> bool:
         """Set the leader that metadata names; returns whether it changed. A position that was never validated counts as
         valid under this epoch."""
         is_changed = (leader, epoch) != (self.leader, self.leader_epoch)
-        if is_changed:
+        if epoch != self.leader_epoch or leader not in (None, self.known_leader):
             self.retry_at_ms = 0.0
+            self.refusals = 0
         self.leader = leader
+        if leader is not None:
+            self.known_leader = leader
         self.leader_epoch = epoch
         if self.validated_epoch is None or self.fetch_epoch is None:
             self.validated_epoch = epoch

@@ -347,7 +347,7 @@ class Fetcher:
         """Brokers answer for each partition that was asked for. What does not is broken, and no quiet topic."""
         where = self._where(cursor, leader)
         error = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer to a fetch leaves it out")
-        self._refused(leader, cursor, error)
+        self._refused(cursor, error)
         self._cluster.request_refresh()
 
     def _tell(self, leader: BrokerId, asked: _Asked, high_watermark: Offset) -> None:
@@ -404,14 +404,14 @@ class Fetcher:
         cursor.unfit_fetches += 1
         self.metrics.fetches_failed += 1
         cursor.refused(problem, self.now_ms())
-        cursor.retry_at_ms = self._retry_at_ms(cursor.unfit_fetches)
+        cursor.retry_at_ms = self._retry_at_ms(cursor.refusals)
         self._cluster.request_refresh()
         self._cluster.log.warning("%s", problem)
 
     def _on_refusal(self, leader: BrokerId, cursor: Cursor, answer: FetchPartitionResponse) -> None:
         where = self._where(cursor, leader)
         error = fetch_refusal(answer.error_code, where, cursor.fetch_offset)
-        self._refused(leader, cursor, error)
+        self._refused(cursor, error)
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             cursor.out_of_range(self._settings.reset, where, answer.log_start_offset)
             return
@@ -422,13 +422,12 @@ class Fetcher:
         elif not error.retriable:
             cursor.halted = error
 
-    def _refused(self, leader: BrokerId, cursor: Cursor, error: BrokerError) -> None:
+    def _refused(self, cursor: Cursor, error: BrokerError) -> None:
         """Ask for this partition again after a pause."""
         cursor.refused(error, self.now_ms())
         self.metrics.fetches_failed += 1
         self._cluster.log.debug("a fetch was refused: %s", error)
-        state = self.leaders.setdefault(leader, LeaderState())
-        cursor.retry_at_ms = self._retry_at_ms(state.failures)
+        cursor.retry_at_ms = self._retry_at_ms(cursor.refusals)
 
     def _retry_at_ms(self, failures: int) -> float:
         settings, unit_random = self._settings, self._cluster.runtime.random.random()

@@ -97,13 +97,17 @@ class Accumulator:
         queue.fresh.append(batch)
 
     def set_leader(self, queue: PartitionQueue, leader: BrokerId | None, epoch: LeaderEpoch | None) -> None:
-        """Set the leader that metadata names. A new leader, or a new epoch of the same one, is tried at once."""
+        """Set the leader that metadata names. A new leader, or a new epoch of the same one, is tried at once; one that
+        was not known for a while is no new one."""
         if leader == queue.leader and epoch == queue.leader_epoch:
             return
+        if epoch != queue.leader_epoch or leader not in (None, queue.known_leader):
+            queue.retry_at_ms = 0.0
+            queue.failures = 0
+            queue.attempt_round += 1
         queue.leader_epoch = epoch
-        queue.retry_at_ms = 0.0
-        queue.failures = 0
-        queue.attempt_round += 1
+        if leader is not None:
+            queue.known_leader = leader
         if leader == queue.leader:
             return
         active = self._active.get(queue.leader, {})

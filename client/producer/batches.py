@@ -185,6 +185,7 @@ class PartitionQueue:
         "identity",
         "identity_acknowledged",
         "in_flight",
+        "known_leader",
         "leader",
         "leader_epoch",
         "next_sequence",
@@ -205,6 +206,8 @@ class PartitionQueue:
         """How many of `attempted` are in flight."""
         self.leader: BrokerId | None = None
         self.leader_epoch: LeaderEpoch | None = None
+        self.known_leader: BrokerId | None = None
+        """The last one that was not None."""
         self.retry_at_ms = 0.0
         self.failures = 0
         """Consecutive refused or lost attempts; batches in flight together count once."""

@@ -239,6 +239,21 @@ def test_a_new_leader_ends_the_back_off() -> None:
     assert sandbox.send() is sandbox.batches[0]
 
 
+def test_a_leader_that_is_known_again_is_no_new_one() -> None:
+    """Brokers without ZooKeeper name each other's leaderships and not their own, so each answer changed the leader."""
+    sandbox = two_in_flight()
+    sandbox.under_way.clear()
+    for batch in sandbox.batches:
+        sandbox.accumulator.lost(batch, BrokerUnreachable("lost"), retry_at_ms=50)
+    for leader in (None, LEADER):
+        sandbox.accumulator.set_leader(sandbox.queue, leader, 0)
+        assert (sandbox.queue.leader, sandbox.queue.failures, sandbox.queue.retry_at_ms) == (leader, 1, 50)
+    assert sandbox.send() is None
+    sandbox.accumulator.set_leader(sandbox.queue, None, 0)
+    sandbox.accumulator.set_leader(sandbox.queue, LEADER + 1, 0)
+    assert sandbox.queue.retry_at_ms == 0, "another one"
+
+
 @pytest.mark.invariant("I25")
 def test_the_sequence_of_an_expired_batch_is_never_used_again() -> None:
     sandbox = two_in_flight()

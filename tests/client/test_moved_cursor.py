@@ -102,6 +102,25 @@ def test_the_last_error_is_shown_and_the_time_of_the_first_one() -> None:
     assert (cursor.error, cursor.refused_since_ms) == (None, None)
 
 
+def test_refusals_are_counted_up_to_a_valid_answer_or_a_new_leader() -> None:
+    """The pause before the next fetch grows with them."""
+    cursor = cursor_at(10, 3)
+    cursor.learn_leader(1, 3)
+    for refusals in (1, 2, 3):
+        cursor.refused(PROBLEM, 7.0)
+        cursor.retry_at_ms = 500.0
+        for leader in (None, 1):
+            cursor.learn_leader(leader, 3)
+        assert (cursor.refusals, cursor.retry_at_ms) == (refusals, 500.0), "it leads as before"
+    cursor.answered()
+    assert cursor.refusals == 0
+    for leader, epoch in ((2, 3), (2, 4)):
+        cursor.refused(PROBLEM, 7.0)
+        cursor.retry_at_ms = 500.0
+        cursor.learn_leader(leader, epoch)
+        assert (cursor.refusals, cursor.retry_at_ms) == (0, 0.0), "another leader, or another epoch"
+
+
 @pytest.mark.invariant("I12", "I41")
 @pytest.mark.parametrize(
     ("before", "header", "problem"),
