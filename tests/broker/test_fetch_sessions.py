@@ -1,0 +1,103 @@
+"""The answer of a fetch session, whatever its updated partitions are in: one of them must not hold up another."""
+
+from itertools import permutations
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minibroker.broker.replication.leader import FetchGranted
+from minibroker.broker.requests.delayed_fetches import DelayedFetch
+from minibroker.broker.requests.fetch_answers import watermarks_only
+from minibroker.broker.requests.fetch_sessions import FetchSession, FetchSessions
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.codec import FetchedRecords, decode_response_body, decode_response_frame
+from minibroker.protocol.wire.messages import ApiKey, FetchRequest, FetchResponse
+
+GRANTED = FetchGranted(fetch_offset=0, end_offset=0, high_watermark=0, log_start_offset=0)
+KINDS: dict[str, dict[str, bool]] = {
+    "has something to send": {"has_records": True},
+    "left the session": {},
+    "awaits a position": {"awaits_position": True, "has_records": True},
+    "is at its end": {"is_at_the_end": True},
+    "is at its end, with newer watermarks": {"is_at_the_end": True, "has_newer_watermarks": True},
+    "has nothing to read": {},
+    "has nothing to read but newer watermarks": {"has_newer_watermarks": True},
+}
+SENDS = "has something to send"
+GONE = "left the session"
+WATERMARKS = [kind for kind, how in KINDS.items() if how.get("has_newer_watermarks")]
+KEPT = ["awaits a position"]
+"""It is read again when the follower has reported its position."""
+
+
+def entry_of(kind: str) -> Any:
+    usual = {"awaits_position": False, "is_at_the_end": False, "has_newer_watermarks": False, "has_records": False}
+    state = SimpleNamespace(high_watermark=0, log_start_offset=0, low_watermark=0, log_end_offset=0)
+    return SimpleNamespace(
+        **{**usual, **KINDS[kind]},
+        partition=SimpleNamespace(state=state),
+        fetch=SimpleNamespace(fetch_offset=0),
+        sent=None,
+    )
+
+
+class Answered:
+    """A session with these partitions in `updated`, in this order, and the answer to its request."""
+
+    def __init__(self, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.frames: list[Any] = []
+        self.numbers = {kind: number for number, kind in enumerate(KINDS)}
+        self.session = FetchSession(cast(Any, SimpleNamespace(id=1)), FetchRequest())
+        for kind in kinds:
+            name = TopicPartition("t", self.numbers[kind])
+            self.session.updated[name] = None
+            if kind != GONE:
+                self.session.partitions[name] = entry_of(kind)
+        sessions = FetchSessions(
+            partitions={},
+            answers=cast(Any, None),
+            waiting=cast(Any, SimpleNamespace(answered=lambda _: None)),
+            response_max_bytes=1_000,
+            counters=cast(Any, SimpleNamespace(replication_bytes_out=0)),
+        )
+        monkeypatch.setattr(sessions, "_answer_entry", self._answer_entry)
+        request: Any = SimpleNamespace(correlation_id=7, respond_frame=self.frames.append)
+        self.is_answered = sessions.answer(DelayedFetch(request, FetchRequest(), self.session), force=False)
+
+    def _answer_entry(
+        self, session: FetchSession, entry: Any, budget: int, first: bool
+    ) -> tuple[FetchedRecords | None, bool]:
+        if not entry.has_records:
+            return None, False
+        return watermarks_only(self.numbers[SENDS], GRANTED), True
+
+    @property
+    def told(self) -> set[str]:
+        """The partitions of which the answer tells."""
+        _, body = decode_response_frame(b"".join(self.frames[0])[4:])
+        answer = decode_response_body(ApiKey.FETCH, body)
+        assert isinstance(answer, FetchResponse)
+        numbers = [each.partition_index for topic in answer.responses for each in topic.partitions]
+        return {list(KINDS)[number] for number in numbers}
+
+    @property
+    def updated(self) -> set[str]:
+        return {list(KINDS)[name.partition] for name in self.session.updated}
+
+
+@pytest.mark.parametrize("first", list(KINDS))
+def test_no_partition_in_front_holds_up_those_behind_it(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rest in permutations([kind for kind in KINDS if kind != first], 3):
+        answered = Answered((first, *rest), monkeypatch)
+        kinds = {first, *rest}
+        assert answered.is_answered == (SENDS in kinds), kinds
+        if answered.is_answered:
+            assert answered.told == kinds & {SENDS, *WATERMARKS}
+            assert answered.updated == kinds & set(KEPT)
+
+
+def test_newer_watermarks_alone_do_not_end_the_wait_and_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Answered(tuple(kind for kind in KINDS if kind != SENDS), monkeypatch)
+    assert not answered.is_answered
+    assert answered.updated == {*WATERMARKS, *KEPT}
