@@ -21,6 +21,7 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from minibroker.runtime.ports import DiskFull, OutOfDescriptors
 from minibroker.runtime.request_channel import RequestFailed
 from tests.broker.log.machine import PARTITION, Machine, append, drive
 
@@ -261,3 +262,19 @@ def test_deleted_files_of_a_full_disk_are_reported_and_told_to_the_core() -> Non
     assert first > 0
     assert events == [(SegmentsDeleted, {"offset": first, "reason": "retention on a full disk"})]
     assert handled == [HeadDeleted(first_offset=first)]
+
+
+@pytest.mark.parametrize("error", [DiskFull("no space left"), OutOfDescriptors("too many open files")])
+def test_a_replica_that_cannot_record_its_start_holds_up_no_other(error: Exception) -> None:
+    """On some file systems even the deletion of files needs room."""
+    trimmed = list[object]()
+
+    async def trim_one(partition: Any, *_: object) -> None:
+        trimmed.append(partition)
+        raise error
+
+    disk = full_disk_of(1, None, None)
+    cast(Any, disk)._trim_one = trim_one
+    for partition in REPLICAS:
+        drive(disk._trim(cast(Any, partition), 0, LogStartReason.COPIED))
+    assert trimmed == REPLICAS
