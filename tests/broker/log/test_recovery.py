@@ -331,7 +331,8 @@ def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
 
 def test_a_log_that_ends_below_its_start_is_empty_at_that_start(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
-    append(log, 10, epoch=3)
+    append(log, 1, epoch=3, producer=(7, 0, 0))
+    append(log, 9, epoch=3)
     log.trim_before(15)
     drive(directory.record_log_starts())
     machine.kill()
@@ -339,6 +340,7 @@ def test_a_log_that_ends_below_its_start_is_empty_at_that_start(machine: Machine
     machine.storage.boots += 1  # a power cut took its tail
     _, log = machine.open_log(ONE_SEGMENT)
     assert (log.log_start_offset, log.log_end_offset, log.epoch_entries()) == (15, 15, [])
+    assert list(log.producers) == [], "what they wrote last may have been in the lost tail"
     append(log, 1, epoch=4)
     check_log(log)
 

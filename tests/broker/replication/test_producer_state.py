@@ -350,7 +350,9 @@ def test_any_mixture_of_retries_writes_each_record_once(sends: list[tuple[int, b
     assert written == list(range(sequence))
 
 
-@pytest.mark.parametrize("batch", [(2**31, 0, 0, 0, 0), (0, 0, 2**63, 0, 0), (0, 0, 0, 0, 2**32)])
+@pytest.mark.parametrize(
+    "batch", [(2**31, 0, 0, 0, 0), (0, 0, 2**63, 0, 0), (0, 0, 0, 0, 2**32), (0, 0, 0, 0, 2**32 + 1), (0, 0, 0, 0, -1)]
+)
 def test_a_snapshot_with_a_number_that_no_batch_can_hold_is_refused(batch: tuple[int, ...]) -> None:
     body = msgspec.msgpack.encode((2, None, [(7, 0, 0, [(0, 0, 0, 0, 0), batch])]))
     with pytest.raises(CorruptSnapshot):
