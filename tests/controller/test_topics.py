@@ -260,6 +260,7 @@ async def test_deletion_waits_for_a_missing_replica_and_goes_on_when_it_returns(
     again = await created(cluster, controller, CreatableTopic(name="lines"))
     assert again == [ErrorCode.TOPIC_ALREADY_EXISTS]
     assert controller.service.topic_deletions() == {"lines": results[0].error_message}
+    assert await exists(cluster, znodes.delete_topic_path("lines")), "the next controller must know it, too"
 
     await cluster.add_broker(2)
     await cluster.until(lambda: cluster.brokers[2].stops("lines", 0))
