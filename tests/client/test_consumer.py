@@ -112,19 +112,24 @@ def test_getmany_of_one_partition_leaves_the_others(cluster: FakeCluster) -> Non
         async with Consumer(
             "two", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
         ) as consumer:
-            first, second = consumer.assignment()
-            await consumer.getmany(timeout_ms=1_000, max_records=3)
-            seen = 0
-            while seen < 15:
-                records = await consumer.getmany(second, timeout_ms=1_000, max_records=15 - seen)
-                assert set(records) == {second}
-                seen += len(records[second])
-            rest: dict[TopicPartition, list[int]] = {first: [], second: []}
-            while sum(map(len, rest.values())) < 22:
-                for partition, records_of in (await consumer.getmany(timeout_ms=1_000)).items():
-                    rest[partition].extend(record.offset for record in records_of)
-            assert rest[first] == list(range(rest[first][0], 20))
-            assert rest[second] == list(range(rest[second][0], 20))
+            returned: dict[TopicPartition, list[int]] = {each: [] for each in consumer.assignment()}
+
+            async def take(*partitions: TopicPartition, limit: int) -> None:
+                found = await consumer.getmany(*partitions, timeout_ms=1_000, max_records=limit)
+                for partition, records in found.items():
+                    assert not partitions or partition in partitions
+                    returned[partition].extend(record.offset for record in records)
+
+            await take(limit=3)
+            (begun,) = (each for each, offsets in returned.items() if offsets)
+            (other,) = (each for each, offsets in returned.items() if not offsets)
+            while len(returned[other]) < 15:  # the rest of the first batch is not lost, and comes in its turn
+                await take(other, limit=15 - len(returned[other]))
+            assert len(returned[begun]) == 3
+            await take(begun, limit=4)
+            while sum(map(len, returned.values())) < 40:
+                await take(limit=7)
+            assert returned == {begun: list(range(20)), other: list(range(20))}
 
     cluster.run(main)
 
