@@ -294,6 +294,21 @@ def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> N
     cluster.run(main)
 
 
+def test_a_long_poll_for_later_records_does_not_hold_up_those_that_are_fetched_again(cluster: FakeCluster) -> None:
+    fill(cluster, 30)
+    damage_one_answer(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, fetch_max_wait_ms=30_000) as consumer:
+            assert await take_many(consumer) == numbered(0, 10)
+            await asyncio.sleep(1)  # records behind the damage are asked for by now
+            with pytest.raises(CorruptRecords):
+                await consumer.getone(timeout_ms=2_000)
+            assert (await consumer.getone(timeout_ms=2_000)).offset == 10
+
+    cluster.run(main)
+
+
 @pytest.mark.parametrize("take", [take_many, take_batches])
 def test_records_before_the_damage_are_returned(cluster: FakeCluster, take: Take) -> None:
     fill(cluster, 30)
