@@ -8,9 +8,10 @@ import pytest
 
 from minibroker.controller import controller_election
 from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.detection.succession import Succession
 from minibroker.protocol import znodes
-from minibroker.protocol.znodes import ControllerNode
-from minibroker.runtime.ports import CoordinationUnavailable
+from minibroker.protocol.znodes import BrokerRegistration, ControllerNode
+from minibroker.runtime.ports import CoordinationUnavailable, Stat
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.controller.cluster import SESSION_MS, Candidate, Cluster, simulated
 
@@ -165,6 +166,47 @@ async def test_a_live_controller_that_is_falsely_suspected_resigns(cluster: Clus
     await cluster.until(lambda: second.service.is_active or third.service.is_active, SOON_SECONDS)
     await cluster.until(lambda: not first.service.is_active, SOON_SECONDS)
     assert registered(cluster) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "session", "is_known"),
+    [
+        (["INTERNAL://b1:1"], 7, True),
+        (["INTERNAL://b1:1"], 8, False),  # registered again: the controller's znode is that of its former session
+        (["OTHER://b1:1"], 7, False),
+        (["OTHER://b1:1"], 8, False),
+    ],
+)
+def test_a_controller_is_watched_where_both_znodes_are_of_one_session(
+    endpoints: list[str], session: int, is_known: bool
+) -> None:
+    """Its registration is removed if it is found dead: that of a later session belongs to a broker that lives."""
+    registration = BrokerRegistration(
+        host="b1",
+        port=1,
+        endpoints=endpoints,
+        listener_security_protocol_map={},
+        timestamp="0",
+        incarnation_id="i",
+        directory_id="d",
+    )
+    nodes = {
+        znodes.CONTROLLER_EPOCH: (b"5", 0),
+        znodes.CONTROLLER: (ControllerNode(brokerid=1, timestamp="0").encode(), 7),
+        znodes.broker_path(1): (registration.encode(), session),
+    }
+
+    async def get(path: str) -> tuple[bytes, Stat]:
+        content, owner = nodes[path]
+        return content, Stat(version=3, czxid=40, mzxid=41, ephemeral_owner=owner, num_children=0)
+
+    unused = cast(Any, None)
+    candidate = cast(Any, SimpleNamespace(broker_id=2))
+    coordination = cast(Any, SimpleNamespace(get=get))
+    succession = Succession(coordination, unused, candidate, "INTERNAL", unused, unused)
+    current = SimulatedWorld().run(succession._read())
+    found = None if current is None else (current.broker_id, current.broker_epoch, current.controller_epoch)
+    assert found == ((1, 40, 5) if is_known else None)
 
 
 def test_a_successor_waits_while_zookeeper_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
