@@ -37,15 +37,15 @@ def check_type_checking(file: SourceFile) -> list[str]:
     if any(fnmatch(file.path, pattern) for pattern in LATE_IMPORTS):
         return []
     problems = []
-    for block in _type_checking_blocks(file.tree):
+    for block in _type_checking_blocks(file):
         imported = SourceFile(file.path, "\n".join(ast.unparse(statement) for statement in block.body)).imports
         if not imported or any(item.module.split(".")[0] not in SLOW_LIBRARIES for item in imported):
             problems.append(f"{file.path}:{block.lineno}: {WHY_TYPE_CHECKING}")
     return problems
 
 
-def _type_checking_blocks(tree: ast.Module) -> Iterator[ast.If]:
-    for node in ast.walk(tree):
+def _type_checking_blocks(file: SourceFile) -> Iterator[ast.If]:
+    for node in file.nodes:
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield node
 

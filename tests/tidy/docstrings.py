@@ -30,7 +30,7 @@ def check_docstrings(files: Iterable[SourceFile]) -> list[str]:
     everywhere = set().union(*named.values())
     problems = []
     for file in listed:
-        for node, text in _docstrings(file.tree):
+        for node, text in _docstrings(file):
             for name in (code.removesuffix("()") for code in BACKTICKS.findall(text)):
                 is_name = IDENTIFIER.fullmatch(name) and not name.startswith(METRIC)
                 if is_name and not set(name.split(".")) <= everywhere:
@@ -42,17 +42,17 @@ def check_docstrings(files: Iterable[SourceFile]) -> list[str]:
     return problems
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[ast.Constant, str]]:
+def _docstrings(file: SourceFile) -> Iterator[tuple[ast.Constant, str]]:
     """Also those behind a field."""
-    for node in ast.walk(tree):
+    for node in file.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value, node.value.value
 
 
 def _names(file: SourceFile) -> Iterator[str]:
     """What the code defines or uses, and strings without a space: names of fields and events stand in some."""
-    prose = {id(node) for node, _ in _docstrings(file.tree)}
-    for node in ast.walk(file.tree):
+    prose = {id(node) for node, _ in _docstrings(file)}
+    for node in file.nodes:
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                 yield name

@@ -24,8 +24,8 @@ def check_hash_order(file: SourceFile) -> list[str]:
     if not is_portable(file):
         return []
     problems = []
-    order_free = {id(generator) for generator in _order_free_generators(file.tree)}
-    for node in ast.walk(file.tree):
+    order_free = {id(generator) for generator in _order_free_generators(file)}
+    for node in file.nodes:
         if isinstance(node, ast.For) and _is_set(node.iter):
             problems.append(f"{file.path}:{node.lineno}: iterates a set: {WHY_ORDER}")
         elif isinstance(node, ast.ListComp | ast.DictComp | ast.GeneratorExp) and id(node) not in order_free:
@@ -34,7 +34,7 @@ def check_hash_order(file: SourceFile) -> list[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in ("list", "tuple") and node.args and _is_set(node.args[0]):
                 problems.append(f"{file.path}:{node.lineno}: {node.func.id}() of a set: {WHY_ORDER}")
-            elif node.func.id in ("hash", "id") and not _inside_dunder_hash(file.tree, node):
+            elif node.func.id in ("hash", "id") and not _inside_dunder_hash(file, node):
                 problems.append(f"{file.path}:{node.lineno}: {node.func.id}(): {WHY_HASH}")
     return problems
 
@@ -54,7 +54,7 @@ def check_conditional_writes(file: SourceFile) -> list[str]:
     if file.folder not in ("broker", "controller") or file.path in MAY_WRITE_BLINDLY:
         return []
     problems = []
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Call):
             continue
         owner, _, method = ast.unparse(node.func).rpartition(".")
@@ -68,7 +68,7 @@ def check_conditional_writes(file: SourceFile) -> list[str]:
 def check_iteration(file: SourceFile) -> list[str]:
     """A container that changes while it is iterated: in the loop's body, or in other tasks during an await there."""
     problems = []
-    for loop in ast.walk(file.tree):
+    for loop in file.nodes:
         if not isinstance(loop, Loop):
             continue
         container = _container(loop.iter)
@@ -94,7 +94,7 @@ def check_sleep(file: SourceFile) -> list[str]:
     virtual = uses_simulation(file)
     lines = file.text.splitlines()
     problems = []
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Call) or "noqa: ASYNC251" in lines[node.lineno - 1]:
             continue
         name = ast.unparse(node.func)
@@ -130,14 +130,14 @@ def _is_set(node: ast.expr) -> bool:
     return False
 
 
-def _order_free_generators(tree: ast.Module) -> Iterator[ast.AST]:
-    for node in ast.walk(tree):
+def _order_free_generators(file: SourceFile) -> Iterator[ast.AST]:
+    for node in file.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ORDER_FREE:
             yield from node.args
 
 
-def _inside_dunder_hash(tree: ast.Module, call: ast.Call) -> bool:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__hash__"]
+def _inside_dunder_hash(file: SourceFile, call: ast.Call) -> bool:
+    functions = [node for node in file.nodes if isinstance(node, ast.FunctionDef) and node.name == "__hash__"]
     return any(call in ast.walk(function) for function in functions)
 
 
@@ -202,21 +202,21 @@ def check_patching(file: SourceFile) -> list[str]:
         return []
     lines = [number for number, line in enumerate(file.text.splitlines(), start=1) if PATCHING.search(line)]
     if file.folder == "simulation":
-        lines += [node.lineno for node in _replaced_functions(file.tree)]
+        lines += [node.lineno for node in _replaced_functions(file)]
     what = "subscribe to the observer (runtime/observer.py, simulation/world/observations.py)"
     return [f"{file.path}:{number}: replaces code at run time: {what}" for number in sorted(set(lines))]
 
 
-def _replaced_functions(tree: ast.Module) -> Iterator[ast.Assign]:
+def _replaced_functions(file: SourceFile) -> Iterator[ast.Assign]:
     """Assignments of a function that is made on the spot to an attribute of another object, whatever its type."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in file.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     made = {
         inner.name
         for outer in functions
         for inner in ast.walk(outer)
         if inner is not outer and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    for node in ast.walk(tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Assign):
             continue
         value = node.value.func if isinstance(node.value, ast.Call) else node.value

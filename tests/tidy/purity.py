@@ -71,7 +71,7 @@ def check_purity(file: SourceFile) -> list[str]:
     if not is_pure(file):
         return []
     problems = _check_imports(file, PURE_BANS, WHY_PURE)
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
             problems.append(f"{file.path}:{node.lineno}: async: {WHY_PURE}")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PURE_CALLS:
@@ -83,7 +83,7 @@ def check_ports(file: SourceFile) -> list[str]:
     if not is_portable(file) or is_pure(file):
         return []
     problems = _check_imports(file, OUTSIDE - GUARDS.get(file.path, set()), WHY_PORT)
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Attribute) and node.attr in LOOP_ESCAPES and _is_loop(node.value):
             problems.append(f"{file.path}:{node.lineno}: .{node.attr}: {WHY_PORT}")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
@@ -99,7 +99,7 @@ def _is_loop(node: ast.expr) -> bool:
 
 def _check_imports(file: SourceFile, banned: set[str], why: str) -> list[str]:
     problems = []
-    uses = {ast.unparse(node) for node in ast.walk(file.tree) if isinstance(node, ast.Attribute)}
+    uses = {ast.unparse(node) for node in file.nodes if isinstance(node, ast.Attribute)}
     for item in file.imports:
         top = item.module.split(".")[0]
         if top not in banned or item.module in EXEMPT:

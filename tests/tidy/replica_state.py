@@ -33,7 +33,7 @@ def check_replica_state(file: SourceFile) -> list[str]:
     if file.folder not in SEES_STATES or file.path.startswith(CORE) or file.path == CONTROLLER:
         return []
     found: dict[int, str] = {}
-    for scope in ast.walk(file.tree):
+    for scope in file.nodes:
         if isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
             names = _names_of_states(scope)
             found |= {node.lineno: ast.unparse(node) for node in _changed(scope) if _is_of_state(node, names)}

@@ -20,7 +20,7 @@ def check_size(file: SourceFile) -> list[str]:
     lines = file.text.count("\n")
     if lines > FILE_LINES_MAX:
         problems.append(f"{file.path}: {lines} lines, {FILE_LINES_MAX} are allowed: split it by concern")
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES_MAX:
@@ -37,7 +37,7 @@ def check_name(file: SourceFile) -> list[str]:
 def check_definitions(file: SourceFile) -> list[str]:
     """A module or class defines a name once: of two definitions one has no effect, and a reader may see that one."""
     problems = []
-    for scope in ast.walk(file.tree):
+    for scope in file.nodes:
         if not isinstance(scope, ast.Module | ast.ClassDef):
             continue
         seen: set[str] = set()

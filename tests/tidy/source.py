@@ -40,6 +40,11 @@ class SourceFile:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, filename=self.path)
 
+    @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree. Each rule looks at all of them, and most of a walk is finding the next one."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def folder(self) -> str:
         return self.path.split("/")[0]
@@ -63,7 +68,7 @@ class SourceFile:
     def imports(self) -> list[Import]:
         """Each imported module, wherever the statement is; `from a import b` counts as a and as a.b."""
         found = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found += [Import(node.lineno, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):

@@ -77,7 +77,7 @@ def check_class_names(files: Iterable[SourceFile]) -> list[str]:
     """Public classes of the product must have different names, so that a name has one meaning."""
     places: dict[str, list[str]] = defaultdict(list)
     for file in files:
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{file.path}:{node.lineno}")
     return [
