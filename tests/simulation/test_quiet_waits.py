@@ -192,6 +192,7 @@ async def a_deleted_topic_is_read(waits: Waits) -> None:
     waits.wait_for(consumer.getone())
 
 
+@pytest.mark.invariant("I36")
 @pytest.mark.parametrize("name", list(SCENES))
 def test_a_wait_is_quiet(name: str) -> None:
     case, rate_max = SCENES[name]
