@@ -437,8 +437,7 @@ class Consumer(OffsetQueries):
             if has_taken:
                 return None
             if isinstance(error, CorruptRecords):
-                cursor.refetch()
-                self._fetcher.moved()
+                self._fetcher.fetch_again(cursor)
             raise
         start = cursor.position if cursor.position is not None else 0
         self._fetcher.has_read(cursor)
@@ -455,7 +454,7 @@ class Consumer(OffsetQueries):
             self._drop_current(cursor)
             if isinstance(cursor.halted, UndeserializableRecord):
                 cursor.halted = None  # it would be raised in front of the dropped records
-            cursor.refetch()
+            self._fetcher.fetch_again(cursor)
 
     def _drop_current(self, cursor: Cursor) -> None:
         """Drop the decoded records of this cursor."""

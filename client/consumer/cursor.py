@@ -38,6 +38,8 @@ from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTA
 
 CHUNKS_MAX = 2
 """Fetched chunks that may wait for the user: one being read, one ahead."""
+TIMER_SLACK_MS = 0.5
+"""Loops count in whole milliseconds: a timer may fire this much too early."""
 
 
 class OffsetReset(Enum):
@@ -175,6 +177,10 @@ class Cursor:
     def wants_data(self) -> bool:
         """May be fetched as far as the position is concerned, whether or not there is room."""
         return self.halted is None and not self.paused and self.reset_timestamp is None and not self.needs_validation
+
+    def is_due(self, now_ms: float) -> bool:
+        """May be fetched now: its last fetch did not fail a moment ago."""
+        return self.wants_data and self.retry_at_ms <= now_ms + TIMER_SLACK_MS
 
     @property
     def place(self) -> str:

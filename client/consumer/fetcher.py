@@ -148,17 +148,23 @@ class Fetcher:
         self._cursors = {cursor.topic_partition: cursor for cursor in cursors}
         self.ready.clear()
         self._learn_leaders()
-        self.wake()
+        self.moved()
 
     def moved(self) -> None:
-        """Positions were changed, or a partition was resumed. A long poll that does not cover this is abandoned: its
-        answer will be dropped, and a new one is sent at once."""
+        """Positions or leaders have changed or were found, or a partition was resumed. A long poll that does not cover
+        this is abandoned: its answer will be dropped, and a new one is sent at once."""
+        now_ms = self.now_ms()
         for leader, flight in tuple(self._asked.items()):
-            wanted = [cursor for cursor in self._cursors.values() if cursor.leader == leader and cursor.wants_data]
+            wanted = [each for each in self._cursors.values() if each.leader == leader and each.is_due(now_ms)]
             if not all(self._is_asked(flight, cursor) for cursor in wanted):
                 flight.connection.forget(flight.correlation_id)
                 del self._asked[leader]
         self.wake()
+
+    def fetch_again(self, cursor: Cursor) -> None:
+        """Drop what is buffered of it, from its position on."""
+        cursor.refetch()
+        self.moved()
 
     def _is_asked(self, flight: _FetchInFlight, cursor: Cursor) -> bool:
         """Whether the answer is useful for this cursor."""
@@ -227,7 +233,7 @@ class Fetcher:
                 self._cluster.request_refresh()
             elif not cursor.has_room:
                 blocked.add(cursor.leader)
-            elif cursor.retry_at_ms > now_ms + 0.5:
+            elif not cursor.is_due(now_ms):
                 next_ms.append(cursor.retry_at_ms)
             else:
                 by_leader.setdefault(cursor.leader, []).append(cursor)
@@ -417,6 +423,7 @@ class Fetcher:
             return
         if self._cluster.metadata.apply_hint(cursor.topic_partition, answer.current_leader):
             self._learn_leaders()
+            self.moved()
         if error.refreshes_metadata or error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
             self._cluster.request_refresh()
         elif not error.retriable:
@@ -476,11 +483,11 @@ class Fetcher:
 
     def _positions_settled(self) -> None:
         self._on_update()
-        self.wake()
+        self.moved()
 
     def _on_metadata(self) -> None:
         self._learn_leaders()
-        self.wake()
+        self.moved()
 
     def _on_connection(self, address: Address) -> None:
         if self._cluster.connections.last_error(address) is not None and any(

@@ -1,0 +1,135 @@
+"""No partition waits for a long poll that was sent before it could be read: the poll leaves it out, so its records do
+not end the poll."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import fill
+
+POLL_MS = 30_000
+SECONDS_MAX = 0.5
+"""Some round trips, and the pause before the next metadata."""
+QUIET, OTHER, OF_ANOTHER_LEADER = TopicPartition("six", 0), TopicPartition("six", 3), TopicPartition("six", 1)
+RECORDS = 10
+
+Step = Callable[[FakeCluster, Consumer], Awaitable[None]]
+
+
+async def _seek(cluster: FakeCluster, consumer: Consumer) -> None:
+    consumer.seek(QUIET, 0)
+
+
+async def _seek_to_beginning(cluster: FakeCluster, consumer: Consumer) -> None:
+    await consumer.seek_to_beginning(QUIET)
+
+
+async def _resume(cluster: FakeCluster, consumer: Consumer) -> None:
+    consumer.resume(OTHER)
+
+
+async def _assign_another(cluster: FakeCluster, consumer: Consumer) -> None:
+    consumer.assign([QUIET, OTHER])
+
+
+async def _assign_another_at_an_offset(cluster: FakeCluster, consumer: Consumer) -> None:
+    consumer.assign([QUIET, OTHER])
+    consumer.seek(OTHER, 0)
+
+
+async def _assign_anew(cluster: FakeCluster, consumer: Consumer) -> None:
+    consumer.assign([])
+    consumer.assign([QUIET])
+
+
+async def _elect(cluster: FakeCluster, consumer: Consumer) -> None:
+    """The new leader holds the consumer's poll for another partition."""
+    cluster.partitions[OF_ANOTHER_LEADER].elect(cluster.partitions[QUIET].leader)
+    fill(cluster, RECORDS, topic="six", index=OF_ANOTHER_LEADER.partition)
+    cluster.brokers[1].wake_fetches()
+
+
+async def _make_again(cluster: FakeCluster, consumer: Consumer) -> None:
+    cluster.make_again("six")
+    for index in (QUIET.partition, OTHER.partition):
+        fill(cluster, RECORDS, topic="six", index=index)
+
+
+STEPS: dict[str, tuple[list[TopicPartition], Step]] = {
+    "a seek": ([QUIET], _seek),
+    "a seek to the beginning": ([QUIET], _seek_to_beginning),
+    "the end of a pause": ([QUIET, OTHER], _resume),
+    "one partition more": ([QUIET], _assign_another),
+    "one partition more, at an offset": ([QUIET], _assign_another_at_an_offset),
+    "the same partition again": ([QUIET], _assign_anew),
+    "a new leader": ([QUIET, OF_ANOTHER_LEADER], _elect),
+    "another topic of the same name": ([QUIET, OTHER], _make_again),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_records_that_may_be_read_now_wait_for_no_poll_from_before(cluster: FakeCluster, name: str) -> None:
+    cluster.add_topic("six", 6)
+    assert cluster.partitions[QUIET].leader == cluster.partitions[OTHER].leader
+    assert cluster.partitions[QUIET].leader != cluster.partitions[OF_ANOTHER_LEADER].leader
+    for partition in (QUIET, OTHER):
+        fill(cluster, RECORDS, topic="six", index=partition.partition)
+    assigned, step = STEPS[name]
+
+    async def main(runtime: Runtime) -> float:
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=POLL_MS,
+            runtime=runtime,
+        ) as consumer:
+            consumer.assign(assigned)
+            if OTHER in assigned and name == "the end of a pause":
+                consumer.pause(OTHER)
+            while await consumer.getmany(timeout_ms=1_000):
+                pass
+            began = asyncio.get_running_loop().time()
+            await step(cluster, consumer)
+            assert await consumer.getone(timeout_ms=2 * POLL_MS)
+            return asyncio.get_running_loop().time() - began
+
+    assert cluster.run(main) < SECONDS_MAX
+
+
+async def _batches(consumer: Consumer) -> list[int]:
+    return [batch.base_offset for batch in await consumer.getmany_batches(timeout_ms=POLL_MS)]
+
+
+async def _of_another_partition_then_of_all(consumer: Consumer) -> list[int]:
+    assert await consumer.getmany(OTHER, timeout_ms=0) == {}
+    return [record.offset for record in (await consumer.getmany(timeout_ms=POLL_MS))[QUIET]]
+
+
+@pytest.mark.parametrize("read_on", [_batches, _of_another_partition_then_of_all])
+def test_the_rest_of_a_batch_that_is_fetched_again_waits_for_no_poll_from_before(
+    cluster: FakeCluster, read_on: Callable[[Consumer], Awaitable[list[int]]]
+) -> None:
+    """Decoded records that another kind of call did not return are dropped, and fetched from the position on."""
+    cluster.add_topic("six", 6)
+    fill(cluster, RECORDS, topic="six", index=QUIET.partition)
+
+    async def main(runtime: Runtime) -> float:
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=POLL_MS,
+            runtime=runtime,
+        ) as consumer:
+            consumer.assign([QUIET, OTHER])
+            assert (await consumer.getone(timeout_ms=1_000)).offset == 0
+            await asyncio.sleep(1)  # the poll for the records behind that batch is on its way
+            began = asyncio.get_running_loop().time()
+            assert (await read_on(consumer))[0] == 1
+            return asyncio.get_running_loop().time() - began
+
+    assert cluster.run(main) < SECONDS_MAX
