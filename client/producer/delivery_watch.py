@@ -38,7 +38,10 @@ class DeliveryWatch:
         self.start()
         now_ms = self._loop.time() * 1000
         batch = self._accumulator.oldest()
-        if batch is None or now_ms - batch.created_ms < LOG_AFTER_MS or now_ms < self._quiet_until_ms:
+        if batch is None or now_ms - batch.created_ms < LOG_AFTER_MS:
+            self._quiet_until_ms = 0.0  # the next problem is another one
+            return
+        if now_ms < self._quiet_until_ms:
             return
         self._cluster.request_refresh()  # a batch that waits for its producer id has no answer that would request it
         problem = self._obstacle(batch)

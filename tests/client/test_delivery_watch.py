@@ -64,6 +64,28 @@ def test_repeated_refusals_of_a_record_are_logged_less_and_less_often(
     assert f"still trying: {error}" in message
 
 
+def test_a_problem_after_one_that_is_over_is_logged_as_early_as_the_first(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was kept quiet for as long as a further message about the former one would have been."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"well")
+            for _ in range(2):
+                cluster.intercept = refuse
+                delivery = await producer.send("t", b"refused")
+                await asyncio.sleep(20)
+                cluster.intercept = lambda broker, request: None
+                await delivery
+                await asyncio.sleep(2)
+
+    cluster.run(main)
+    waited = [int(text.split(" s,")[0].split()[-1]) for text in warnings(caplog)]
+    assert len(waited) == 2 * 3, "each time after 3 or 4 s, and twice as long each time"
+    assert max(waited[0], waited[3]) <= LOG_AFTER_MS / 1000 + 1
+
+
 @pytest.mark.parametrize("is_led", [True, False])
 def test_brokers_without_zookeeper_are_named_as_the_cause(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, *, is_led: bool
