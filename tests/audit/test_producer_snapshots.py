@@ -69,6 +69,17 @@ def test_batches_of_a_deleted_head_are_not_looked_for(tmp_path: Path) -> None:
     assert findings(cluster) == ()
 
 
+def test_batches_behind_a_deleted_head_are_looked_for(tmp_path: Path) -> None:
+    """Those of the head excuse none of the same producer that should be there."""
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, written(run(start=12), base_offset=12), base_offset=12)
+    remembered = [*written(run()), *written([Sent(7, 0, 12, text="other")], base_offset=12)]
+    put(cluster, 14, states(remembered).snapshot(SnapshotPlace(TOPIC_ID, 0, 14)))
+    (found,) = findings(cluster)
+    assert (found.kind, found.severity) == (Kind.PRODUCER_SNAPSHOT, Severity.ERROR)
+    assert "remembers a batch of producer 7, epoch 0, sequences 12 to 13, at offset 12" in found.message
+
+
 def flipped(content: bytes) -> bytes:
     return content[:-1] + bytes([content[-1] ^ 1])
 
