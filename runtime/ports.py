@@ -184,12 +184,20 @@ class Disk(Protocol):
         ...
 
     async def in_background(self, call: Callable[[], T]) -> T:
-        """Run blocking disk work (fsync, recovery, deletion) off the event loop; one bounded pool."""
+        """Run blocking disk work (fsync, recovery, deletion) off the event loop; one bounded pool. A cancelled caller
+        goes on when the work is over, or will never begin: it may do it again at once. See `disk_error_of`."""
         ...
 
 
 class DiskError(Exception):
     """An IO error: its log directory must not be used any more."""
+
+
+def disk_error_of(error: BaseException) -> DiskError | None:
+    """The disk's error in what `Disk.in_background` raised, also if the caller was cancelled while the work failed: a
+    kernel reports a failed sync only once."""
+    found = error.__cause__ if isinstance(error, asyncio.CancelledError) else error
+    return found if isinstance(found, DiskError) else None
 
 
 class DiskFull(DiskError):

@@ -6,7 +6,7 @@ files are on the disk, and never above what was cut meanwhile. Leaves to others:
 """
 
 from minibroker.broker.log.open_log import OpenLog
-from minibroker.runtime.ports import BadEntry, DiskError
+from minibroker.runtime.ports import BadEntry, DiskError, disk_error_of
 
 
 async def flush_log(log: OpenLog, closed_only: bool) -> None:
@@ -46,8 +46,8 @@ async def _sync(log: OpenLog, target: int) -> None:
         missing = await disk.in_background(lambda: unsynced.sync(disk, paths))
     except BaseException as error:
         log.unsynced.give_back(unsynced)
-        if isinstance(error, DiskError) and not log.deleted:
-            log.recorded(error)
+        if (failure := disk_error_of(error)) is not None and not log.deleted:
+            log.recorded(failure)
         raise
     replaced = log.deleted or log.cut_to is not None or any(segment not in log.segments for segment in segments)
     if missing is not None and not replaced:

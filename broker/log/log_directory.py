@@ -48,6 +48,7 @@ from minibroker.runtime.ports import (
     Disk,
     DiskError,
     LockHeld,
+    disk_error_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -437,8 +438,8 @@ class LogDirectory:
             except BaseException as error:
                 for log, files in taken:
                     log.unsynced.give_back(files)
-                if isinstance(error, DiskError):
-                    self.health.record_error(error)
+                if (failure := disk_error_of(error)) is not None:
+                    self.health.record_error(failure)
                 raise
             for log, _ in taken:
                 log.note_synced()

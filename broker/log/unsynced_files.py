@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from minibroker.runtime.ports import Disk, FileMissing
+from minibroker.runtime.ports import Disk, DiskError, FileMissing, disk_error_of
 
 SYNCS_AT_ONCE = 3
 """Concurrent syncs share the disk's journal; one thread stays free for other callers."""
@@ -95,11 +95,24 @@ async def sync_all(disk: Disk, files: Sequence[UnsyncedFiles]) -> None:
 
 
 async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
-    """Wait for all of them, then raise the first error."""
+    """Wait for all of them, then raise the first error; it is the cause if this is cancelled meanwhile."""
     if len(calls) == 1:
         await calls[0]
         return
-    results = await asyncio.gather(*calls, return_exceptions=True)
+    failures: list[DiskError] = []
+    try:
+        results = await asyncio.gather(*(_kept(call, failures) for call in calls), return_exceptions=True)
+    except asyncio.CancelledError as cancelled:
+        raise cancelled from (failures[0] if failures else None)
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+async def _kept(call: Coroutine[Any, Any, object], failures: list[DiskError]) -> None:
+    try:
+        await call
+    except BaseException as error:
+        if (failure := disk_error_of(error)) is not None:
+            failures.append(failure)
+        raise

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import shutil
 import stat
@@ -365,4 +364,19 @@ class RealDisk:
     async def in_background(self, call: Callable[[], T]) -> T:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="minibroker-disk")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(call))
+        work = self._pool.submit(call)
+        ended = asyncio.wrap_future(work)
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError as cancelled:
+            if not work.cancel():
+                raise cancelled from await _error_of(ended)
+            raise
+
+
+async def _error_of(ended: "asyncio.Future[T]") -> BaseException | None:
+    """Wait for the end of a call whose caller was cancelled, however often."""
+    while not ended.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([ended])
+    return ended.exception()

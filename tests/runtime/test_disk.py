@@ -1,6 +1,8 @@
 """The disk port: the same cases on real files and on simulated ones."""
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -242,6 +244,29 @@ async def test_background_work_returns_its_result(ports: RuntimePorts) -> None:
 async def test_background_work_raises_its_error(ports: RuntimePorts) -> None:
     with pytest.raises(FileMissing):
         await ports.disk.in_background(lambda: ports.disk.read_file(f"{ports.directory}/missing", SMALL_FILE_BYTES_MAX))
+
+
+@conformance
+async def test_cancelled_background_work_is_over_when_its_caller_goes_on(ports: RuntimePorts) -> None:
+    """Its caller may do it again at once, as at a broker's stop: two replacements of one file at a time would spoil
+    each other."""
+    disk, path, begun = ports.disk, f"{ports.directory}/file", 0
+
+    def replace(content: bytes) -> None:
+        nonlocal begun
+        begun += 1
+        disk.replace_file(path, content)
+        begun -= 1
+
+    for number in range(20):
+        first = asyncio.ensure_future(disk.in_background(partial(replace, b"first" * (number + 1))))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert first.cancelled()
+        assert begun == 0
+        await disk.in_background(partial(replace, b"second"))
+        assert read(disk)(path) == b"second"
 
 
 # ------------------------------------------------------------------------------------------- the real disk alone

@@ -1,12 +1,15 @@
 """The real disk only: writes in pieces, failing calls, full disks, entries that are no files."""
 
+import asyncio
 import errno
 import os
 import resource
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ from minibroker.runtime.ports import (
     FileTooLarge,
     LockHeld,
     SyncFailed,
+    disk_error_of,
 )
 
 
@@ -232,6 +236,61 @@ def test_lock_of_another_process_holds_until_it_ends(tmp_path: Path) -> None:
             RealDisk().lock(path)
         holder.kill()
     RealDisk().lock(path).release()
+
+
+async def test_a_call_in_the_background_ends_before_its_cancelled_caller() -> None:
+    disk, begun, go, ended = RealDisk(), threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        begun.set()
+        go.wait()
+        ended.append(True)
+
+    calling = asyncio.ensure_future(disk.in_background(slow))
+    await asyncio.to_thread(begun.wait)
+    try:
+        for _ in range(3):  # however often
+            calling.cancel()
+            await asyncio.to_thread(lambda: None)
+            assert not calling.done()
+    finally:
+        go.set()  # else the thread would outlive the test
+    await asyncio.gather(calling, return_exceptions=True)
+    assert calling.cancelled()
+    assert ended
+
+
+async def test_the_error_of_a_call_is_the_cause_of_its_callers_cancellation() -> None:
+    """A kernel reports a failed sync once, so the next sync would succeed."""
+    disk, begun, go = RealDisk(), threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        go.wait()
+        raise SyncFailed("input/output error")
+
+    calling = asyncio.ensure_future(disk.in_background(fail))
+    await asyncio.to_thread(begun.wait)
+    calling.cancel()
+    await asyncio.to_thread(lambda: None)
+    go.set()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await calling
+    assert isinstance(disk_error_of(caught.value), SyncFailed)
+
+
+async def test_a_cancelled_call_that_waits_for_a_thread_never_begins() -> None:
+    disk, go = RealDisk(), threading.Event()
+    begun: list[bool] = []
+    busy = [asyncio.ensure_future(disk.in_background(go.wait)) for _ in range(real_disk.BACKGROUND_THREADS)]
+    waiting = asyncio.ensure_future(disk.in_background(partial(begun.append, True)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    go.set()
+    await asyncio.gather(*busy)
+    assert not begun
 
 
 def test_background_threads_are_named_and_few() -> None:

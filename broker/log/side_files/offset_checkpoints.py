@@ -21,7 +21,7 @@ from minibroker.broker.log.side_files import directory_files
 from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import Observer
-from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskFull, OutOfDescriptors, disk_error_of
 
 Offsets = dict[TopicPartition, int]
 
@@ -248,8 +248,8 @@ class OffsetCheckpoints:
                 await health.disk.in_background(write)
             except BaseException as error:
                 health.checkpoints_due.add(name)
-                if isinstance(error, DiskError):
-                    health.own_file_failed(error)
+                if (failure := disk_error_of(error)) is not None:
+                    health.own_file_failed(failure)
                 raise
 
     def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:

@@ -17,9 +17,21 @@ from minibroker.protocol.files.checkpoints import (
     PARTITION_METADATA,
     format_epoch_checkpoint,
 )
-from minibroker.runtime.ports import DiskError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import DiskError, SyncFailed
 from minibroker.simulation.world.disk import SimulatedDisk
-from tests.broker.log.machine import OWNER, PARTITION, PATH, TOPIC_ID, Machine, append, check_log, drive, truncate
+from tests.broker.log.machine import (
+    OWNER,
+    PARTITION,
+    PATH,
+    SMALL,
+    TOPIC_ID,
+    Machine,
+    append,
+    check_log,
+    drive,
+    truncate,
+)
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 SEGMENT = f"{PATH}/{PARTITION}/{{:020d}}.log"
@@ -213,6 +225,39 @@ async def test_a_cancelled_sync_keeps_the_list_of_unsynced_files(machine: Machin
     log = machine.open().logs[PARTITION]
     assert (log.log_end_offset, log.topic_id) == (60, TOPIC_ID)
     check_log(log)
+
+
+GIVEN_UP: dict[str, Callable[[LogDirectory, PartitionLog], Coroutine[Any, Any, object]]] = {
+    **SYNCS,
+    "recovery points": lambda directory, _: directory.checkpoint_recovery_points(),
+}
+
+
+@pytest.mark.parametrize("logs", [1, 2])
+@pytest.mark.parametrize("sync", GIVEN_UP)
+async def test_a_sync_that_fails_when_its_caller_has_given_up_takes_the_directory_offline(
+    machine: Machine, sync: str, logs: int
+) -> None:
+    """As at a stop. The kernel reports the failure once: the sync of a clean close would succeed."""
+    directory, log = machine.open_log()
+    for number in range(1, logs):
+        append(directory.create_log(TopicPartition("lines", number), TOPIC_ID, SMALL))
+    append(log, 30)
+
+    async def in_background(call: Callable[[], object]) -> object:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from SyncFailed("input/output error")
+
+    log.health.disk.in_background = in_background  # type: ignore[method-assign, assignment]
+    syncing = asyncio.ensure_future(GIVEN_UP[sync](directory, log))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    syncing.cancel()
+    await asyncio.gather(syncing, return_exceptions=True)
+    assert syncing.cancelled()
+    assert directory.offline
 
 
 async def test_deleting_the_log_during_a_sync_is_safe(machine: Machine) -> None:
