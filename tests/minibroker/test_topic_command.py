@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from minibroker.client.admin import BrokerReplicas, TopicDescription
 from minibroker.client.descriptions import PartitionDescription
 from minibroker.client.errors import BrokerError, CallTimedOut, Where, broker_error
+from minibroker.commands import topic
 from minibroker.commands.topic import _delete, _risks, _summary
 from minibroker.commands.topic import create as create_command
 from minibroker.commands.topic import delete as delete_command
+from minibroker.commands.topic import describe as describe_command
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ReplicaStateDescription
@@ -167,3 +169,31 @@ def test_a_setting_that_is_no_number_ends_no_command(value: str | None) -> None:
         "a has min.insync.replicas=1: an acknowledged record may be on the leader only;"
         " use --config min.insync.replicas=2"
     ]
+
+
+SOUND = PartitionDescription(0, 1, 3, (1, 2), (1, 2), (), ErrorCode.NONE)
+LACKING = PartitionDescription(1, 1, 3, (1, 2), (1,), (2,), ErrorCode.NONE)
+LEADERLESS = PartitionDescription(2, None, 3, (1, 2), (1, 2), (), ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize("bad", [LACKING, LEADERLESS])
+@pytest.mark.parametrize("place", [None, 0, 1, 2])
+def test_one_partition_that_lacks_replicas_decides_the_exit_code_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, bad: PartitionDescription, place: int | None
+) -> None:
+    """A script asks for the exit code alone, and sound topics come after the one that is not."""
+    topics: list[tuple[TopicDescription, dict[str, str], bool]] = [
+        (TopicDescription(name, f"id-{name}", [SOUND, bad] if place == number else [SOUND]), {}, False)
+        for number, name in enumerate("abc")
+    ]
+    monkeypatch.setattr(topic, "_ask", lambda servers, timeout_s, work: topics)
+    arguments = ["-b", "localhost:1", "--json"]
+    everything = CliRunner().invoke(describe_command, arguments)
+    assert (everything.exit_code, len(everything.stdout.splitlines())) == (0, 3), "without the option nothing is judged"
+    found = CliRunner().invoke(describe_command, [*arguments, "--under-replicated"], standalone_mode=False)
+    assert found.return_value == (0 if place is None else 10)
+    rows = [
+        (row["topic"], [each["partition"] for each in row["partitions"]])
+        for row in map(json.loads, found.stdout.splitlines())
+    ]
+    assert rows == ([] if place is None else [("abc"[place], [bad.partition])])

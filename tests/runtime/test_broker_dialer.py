@@ -96,6 +96,45 @@ def test_connections_end_with_the_registration_they_were_opened_under() -> None:
     scene.world.run(story())
 
 
+@pytest.mark.parametrize("registered_again", [False, True])
+@pytest.mark.parametrize("steps", range(4))
+def test_no_connection_is_made_under_a_registration_that_ends_meanwhile(steps: int, registered_again: bool) -> None:
+    """It ends while the connection is made, or after so many answers of the peer. The connection was in no list by
+    then: a broker would act under an old registration for as long as it lasts."""
+    scene = Scene()
+    ours = dialer(scene.network, 2, broker_epoch=5)
+    answered = 0
+
+    def end() -> None:
+        ours.unregistered()
+        if registered_again:
+            later = BrokerName(broker_id=2, broker_epoch=6, incarnation_id="start-of-2")
+            ours.registered(Credentials(name=later, secret=SECRET))
+
+    def handle(request: IncomingRequest) -> None:
+        nonlocal answered
+        answered += 1
+        authenticate(request)
+        if answered == steps:
+            end()
+
+    authenticate = Answering(1, scene.handle)
+
+    async def story() -> None:
+        server = RpcServer(scene.world.runtime(HOST).network, handle)
+        await server.start(HOST, PORT, "INTERNAL")
+        if steps == 0:
+            asyncio.get_running_loop().call_soon(end)
+        with pytest.raises(NotAuthenticated, match="the registration of this broker ended meanwhile"):
+            await ours.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        assert answered == 3, "a handshake of two steps, and the connection is given up after it"
+        await asyncio.sleep(0.1)
+        assert not server.connections
+        await server.stop()
+
+    scene.world.run(story())
+
+
 def test_a_refusing_kernel_is_distinguished_from_a_refusing_broker() -> None:
     """Only the first is a sign of a failed broker (docs/decisions/0011)."""
     scene = Scene()

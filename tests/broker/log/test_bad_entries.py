@@ -271,6 +271,26 @@ def test_a_log_set_aside_survives_a_restart_until_it_is_removed(machine: Machine
     assert not machine.disk().exists(aside)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_nothing_of_a_deleted_partition_stays_in_the_directory(machine: Machine, restarted: bool) -> None:
+    """Its damaged copies are of no use any more, either: no later step would find whose they were, and remove them."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    for _ in range(2):
+        directory.logs[PARTITION].mark_damaged("a test says so")
+        directory.set_log_aside(PARTITION)
+        append(directory.create_log(PARTITION, TOPIC_ID, LogConfig()), 3)
+    assert len(directory.set_aside[PARTITION]) == 2
+    if restarted:
+        drive(directory.maintain(0))
+        machine.kill()
+        directory = machine.open()
+    directory.delete_log(PARTITION)
+    drive(directory.maintain(0))
+    assert [name for name in machine.disk().list_directory(PATH) if name.startswith(str(PARTITION))] == []
+    assert directory.set_aside == {}
+
+
 # ---------------------------------------------------------------------------------------------- of the whole directory
 TOP_LEVEL = (
     "meta.properties",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
@@ -34,6 +35,17 @@ def test_retention_by_size_keeps_the_newest_bytes(machine: Machine) -> None:
     start = retain(log, 80, NOW)
     assert start == log.segments[0].base_offset > 0
     assert 2_000 <= log.size_bytes < 3_000
+
+
+@pytest.mark.parametrize(("too_many", "deleted"), [(0, True), (1, False)])
+def test_retention_by_size_stops_at_exactly_its_bytes(machine: Machine, too_many: int, deleted: bool) -> None:
+    """A segment goes if as many bytes as are to be kept remain without it, and stays if one would be missing."""
+    _, log = machine.open_log(SMALL)
+    append(log, 40)
+    head, second = log.segments[:2]
+    remaining = log.size_bytes - head.size
+    log.config = structs.replace(BY_SIZE, retention_bytes=remaining + too_many)
+    assert retain(log, 80, NOW) == (second.base_offset if deleted else 0)
 
 
 def test_retention_by_age_keeps_younger_segments(machine: Machine) -> None:
