@@ -64,20 +64,26 @@ class Failures:
     def __init__(self) -> None:
         self._batches: list[Batch] = []
         self._forgotten_records = 0
+        self._first_forgotten: MinibrokerError | None = None
 
     def add(self, batch: Batch) -> None:
+        if batch.observed:
+            return
         if len(self._batches) >= FAILURES_REMEMBERED:
             self._batches = [failed for failed in self._batches if not failed.observed]
         if len(self._batches) < FAILURES_REMEMBERED:
             self._batches.append(batch)
         else:
             self._forgotten_records += batch.record_count
+            self._first_forgotten = self._first_forgotten or batch.error
 
     def report(self) -> None:
         """Raise UndeliveredRecords if there are any; each is reported once."""
         unseen = [batch for batch in self._batches if not batch.observed]
         record_count = sum(batch.record_count for batch in unseen) + self._forgotten_records
+        first = unseen[0].error if unseen else self._first_forgotten
         self._batches = []
         self._forgotten_records = 0
-        if unseen and unseen[0].error is not None:
-            raise UndeliveredRecords(record_count, unseen[0].error)
+        self._first_forgotten = None
+        if first is not None:
+            raise UndeliveredRecords(record_count, first)

@@ -78,6 +78,29 @@ def test_failures_beyond_the_limit_are_counted_and_those_looked_at_make_room() -
         batch.observed = True
     with pytest.raises(UndeliveredRecords, match=r"^6 records"):
         failures.report()
+
+
+def test_failures_beyond_the_limit_are_no_silent_loss_although_all_others_were_looked_at() -> None:
+    """Nothing was raised: the program may have waited for the first deliveries, and not for those of the surplus."""
+    failures, batches = Failures(), [failed() for _ in range(FAILURES_REMEMBERED)]
+    for batch in (*batches, failed(2, BrokerUnreachable("the first beyond")), failed(3)):
+        failures.add(batch)
+    for batch in batches:
+        batch.observed = True
+    with pytest.raises(UndeliveredRecords, match=r"^5 records .* the first failure: the first beyond$"):
+        failures.report()
+    failures.report()
+
+
+def test_failures_that_a_task_waits_for_are_not_counted_beyond_the_limit_either() -> None:
+    failures, awaited = Failures(), Sandbox().fill(9)
+    for _ in range(FAILURES_REMEMBERED):
+        failures.add(failed())
+    awaited.observe()
+    awaited.finish(LOST)
+    failures.add(awaited)
+    with pytest.raises(UndeliveredRecords, match=f"^{FAILURES_REMEMBERED} records"):
+        failures.report()
     failures.add(failed(3))
     with pytest.raises(UndeliveredRecords, match=r"^3 records"):
         failures.report()
