@@ -12,7 +12,8 @@ class OwnedTasks:
     """Holds references: asyncio keeps only weak ones, so a task without an owner may vanish, and its error with it."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In the order of their beginnings."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -20,17 +21,17 @@ class OwnedTasks:
     def own(self, work: Coroutine[None, None, None], name: str) -> None:
         """Run `work` to its end, or until `stop`."""
         task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             raise error  # a bug of our own: the loop's exception handler ends the process
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for them, in an order that does not depend on memory addresses."""
+        """Cancel all tasks and wait for them, by name, in an order that does not depend on memory addresses."""
         tasks = sorted(self._tasks, key=lambda task: task.get_name())
         for task in tasks:
             task.cancel()

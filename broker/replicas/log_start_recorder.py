@@ -34,7 +34,8 @@ class LogStartRecorder:
         self._tasks = tasks
         self._log_failed = log_failed
         self._fetch_next = fetch_next
-        self._recording: set[TopicPartition] = set()
+        self._recording: set[Partition] = set()
+        """Not by name: the writer for a deleted partition does nothing for one of that name."""
 
     async def apply_retention(self, clock: Clock) -> None:
         """For each partition that is led here: whole segments below the high watermark (KAFKA-5634)."""
@@ -66,13 +67,11 @@ class LogStartRecorder:
 
     def record_soon(self, partition: Partition) -> None:
         """Record the log start that the leader sent, then report it to the leader."""
-        key = partition.topic_partition
-        if key not in self._recording:
-            self._recording.add(key)
-            self._tasks.own(self._record(partition), f"start-{key}")
+        if partition not in self._recording:
+            self._recording.add(partition)
+            self._tasks.own(self._record(partition), f"start-{partition.topic_partition}")
 
     async def _record(self, partition: Partition) -> None:
-        key = partition.topic_partition
         try:
             while self._is_here(partition) and not partition.log.is_start_recorded:
                 await partition.log.record_start()
@@ -80,7 +79,7 @@ class LogStartRecorder:
             self._log_failed(partition, error)
             return
         finally:
-            self._recording.discard(key)
+            self._recording.discard(partition)
         if self._is_here(partition) and isinstance(partition.state.phase, Fetching):
             self._fetch_next(partition)
 

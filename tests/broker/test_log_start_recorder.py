@@ -145,3 +145,18 @@ def test_a_start_that_rises_again_later_is_recorded_again(fails: bool) -> None:
     drive(recorder._record(cast(Any, replica)))
     recorder.record_soon(cast(Any, replica))
     assert begun == [f"start-{PARTITION}"] * 2
+
+
+def test_the_partition_of_a_topic_made_again_does_not_wait_for_the_writer_of_the_deleted_one() -> None:
+    """That writer neither records the new log's start nor reports it: the leader waited for it, up to a second."""
+    deleted, begun, asked_again = Replica(), list[Any](), list[Any]()
+    recorder = recorder_for(deleted)
+    cast(Any, recorder)._tasks = SimpleNamespace(own=lambda work, name: begun.append(work))
+    cast(Any, recorder)._fetch_next = asked_again.append
+    recorder.record_soon(cast(Any, deleted))
+    made_again = Replica()
+    cast(Any, recorder)._partitions[PARTITION] = made_again
+    recorder.record_soon(cast(Any, made_again))
+    for work in begun:
+        drive(work)
+    assert (deleted.did, made_again.did, asked_again) == ([], ["recorded"], [made_again])

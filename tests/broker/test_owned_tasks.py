@@ -31,3 +31,20 @@ async def test_the_error_of_a_task_reaches_the_loop_and_a_cancelled_task_is_none
     await asyncio.sleep(0)
     assert len(reported) == 1
     assert len(tasks) == 0
+
+
+async def test_tasks_of_the_same_name_end_in_the_order_in_which_they_began() -> None:
+    """A seed must play the same way again: addresses of memory decided it."""
+    tasks, ended = OwnedTasks(), list[int]()
+
+    async def wait(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    for number in range(50):
+        tasks.own(wait(number), "the same")
+    await asyncio.sleep(0)
+    await tasks.stop()
+    assert ended == list(range(50))
