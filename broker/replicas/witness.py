@@ -134,6 +134,8 @@ class WitnessWriter:
         self._unread = set(range(SHARDS))
         """Shards of an earlier start of this broker that are not read yet, and must not be overwritten."""
         self._unwritten: set[int] = set()
+        self._too_large: set[int] = set()
+        """Shards that ZooKeeper lacks until they become smaller."""
         self._gone: set[tuple[str, str]] = set()
         """Partition and topic id of notes on topics that were missing at the last interval."""
         self._next_ms = manager.now_ms()
@@ -260,7 +262,8 @@ class WitnessWriter:
             self._is_failing = True
             return
         self._is_failing = False
-        self._up_to_date_ms = self._manager.now_ms()
+        if not self._too_large:
+            self._up_to_date_ms = self._manager.now_ms()
 
     async def _read_own(self) -> None:
         """Notes of an earlier start of this broker stay until newer ones replace them."""
@@ -284,7 +287,9 @@ class WitnessWriter:
         if len(content) > NODE_BYTES_MAX:
             reason = f"the {len(self._notes[shard])} notes of {path} take {len(content)} bytes"
             self._manager.observer.notify(WitnessNotWritten(reason=reason))
+            self._too_large.add(shard)
             return
+        self._too_large.discard(shard)
         try:
             try:
                 await self._coordination.set(path, content)

@@ -15,7 +15,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
-from minibroker.runtime.ports import Coordination, CoordinationUnavailable
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode
 from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
 from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
@@ -268,6 +268,41 @@ async def test_each_unreadable_node_of_an_earlier_start_is_reported_once() -> No
     await writer._read_own()
     assert all(isinstance(each, NodeUnreadable) for each in reported)
     assert [cast(Any, each).path for each in reported] == [witness_path(1, shard) for shard in range(SHARDS)]
+
+
+async def test_the_witness_ages_while_a_shard_is_too_large_for_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It seemed up to date for ever: its notes are not in ZooKeeper, and an alarm on the metric stayed silent."""
+
+    async def unknown(path: str) -> None:
+        raise NoNode(path)
+
+    async def take(path: str, content: bytes) -> None:
+        written.append(path)
+
+    reported, written = list[object](), list[str]()
+    writer = witness_alone(SimpleNamespace(get=unknown, set=take), reported)
+    note = PartitionWitness(
+        topic_id="id",
+        leader_epoch=1,
+        replicas=(1,),
+        isr=(1,),
+        log_start_offset=0,
+        committed_offset=5,
+        digest="",
+        noted_at_ms=0,
+    )
+    monkeypatch.setattr("minibroker.broker.replicas.witness.NODE_BYTES_MAX", len(WitnessNode(partitions={}).encode()))
+    writer._notes[3]["t-0"] = note
+    writer._unwritten |= {3, 4}
+    for now_ms in (7_000, 8_000):  # nothing changes before the second
+        cast(Any, writer._manager).now_ms = lambda now_ms=now_ms: now_ms
+        await writer._note(set())
+        assert writer.age_ms == now_ms
+    assert (written, [type(each) for each in reported]) == ([witness_path(1, 4)], [WitnessNotWritten])
+    del writer._notes[3]["t-0"]
+    writer._unwritten.add(3)
+    await writer._note(set())
+    assert (written[1:], writer.age_ms) == ([witness_path(1, 3)], 0)
 
 
 def test_a_stop_that_zookeeper_holds_up_ends_in_time_and_says_what_was_not_noted() -> None:
