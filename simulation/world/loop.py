@@ -159,6 +159,8 @@ class VirtualLoop(Unsimulated):
         self._serial = 0
         self.start_time = START_TIME
         self._now = START_TIME
+        self._present = START_TIME
+        """What `time` returns: ahead of `_now` while a process is in a slow synchronous call."""
         self._end_of_time = START_TIME + SECONDS_MAX
         self._timers: list[tuple[float, int, NodeTimerHandle | NodeHandle]] = []
         self._cancelled_timers = 0
@@ -222,8 +224,7 @@ class VirtualLoop(Unsimulated):
 
     def time(self) -> float:
         """Virtual seconds; ahead of the other processes for one that is in a slow synchronous call."""
-        current = self._current
-        return self._now if current is None or current.busy_until <= self._now else current.busy_until
+        return self._present
 
     @property
     def elapsed(self) -> float:
@@ -233,12 +234,15 @@ class VirtualLoop(Unsimulated):
     def charge(self, seconds: float) -> None:
         """The running process makes a synchronous call that takes this long; nothing else of it runs meanwhile."""
         if self._current is not None and seconds > 0:
-            self._current.busy_until = self.time() + seconds
+            self._present += seconds
+            self._current.busy_until = self._present
 
     def _hold(self, process: Process) -> None:
         """The process was charged for a synchronous call: nothing of it runs until the call ends."""
-        process.runs = False
-        self.call_at(process.busy_until, self._release, process, context=WORLD)
+        self._present = self._now
+        if process.alive:
+            process.runs = False
+            self.call_at(process.busy_until, self._release, process, context=WORLD)
 
     def _release(self, process: Process) -> None:
         process.wake(self._now)
@@ -252,12 +256,12 @@ class VirtualLoop(Unsimulated):
 
     def _run_once(self) -> None:
         """Iterate until the loop is stopped."""
-        ready = self._ready_queue
+        ready, timers = self._ready_queue, self._timers
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
                 self._jump_to_next_timer()
-            timers = self._timers
-            while timers and timers[0][0] <= self._now:
+            now = self._now
+            while timers and timers[0][0] <= now:
                 ready.append(heapq.heappop(timers)[2])
             count = len(ready)
             self.callbacks_run += count
@@ -275,39 +279,41 @@ class VirtualLoop(Unsimulated):
             self._cancelled_timers -= 1
         if not timers:
             raise Stuck(f"nothing is left to happen at {self.elapsed:.3f} s; waiting: {self.tasks()}")
-        if timers[0][0] > self._now:
-            self._now = timers[0][0]
-            if self._now > self._end_of_time:
-                raise Stuck(f"not done after {self.elapsed:.0f} s; waiting: {self.tasks()}")
+        when = timers[0][0]
+        if when > self._now:
+            self._now = self._present = when
             self._callbacks_this_instant = 0
+            if when > self._end_of_time:
+                raise Stuck(f"not done after {self.elapsed:.0f} s; waiting: {self.tasks()}")
 
     def _run_some(self, ready: "deque[NodeHandle | NodeTimerHandle]", count: int) -> None:
         """The hot path of every run: run one callback after the other, each on behalf of its process."""
-        for _ in range(count):
-            handle = ready.popleft()
-            if handle._cancelled:
-                if type(handle) is NodeTimerHandle:
-                    self._cancelled_timers -= 1
-                continue
-            process = handle._process
-            if process is not None:
-                if not process.runs:
+        now = self._now
+        try:
+            for _ in range(count):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    if type(handle) is NodeTimerHandle:
+                        self._cancelled_timers -= 1
+                    continue
+                process = self._current = handle._process
+                if process is not None and not process.runs:
                     if process.alive:
                         process.backlog.append(handle)
                     continue
-                self._current = process
-            callback = handle._callback
-            try:
-                handle._context.run(callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                what = f"Exception in callback {describe_callback(callback)}"
-                self.call_exception_handler({"message": what, "exception": error, "handle": handle})
-            finally:
-                self._current = None
-            if process is not None and process.busy_until > self._now and process.alive:
-                self._hold(process)
+                callback = handle._callback
+                try:
+                    handle._context.run(callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    what = f"Exception in callback {describe_callback(callback)}"
+                    self.call_exception_handler({"message": what, "exception": error, "handle": handle})
+                if process is not None and self._present > now:
+                    self._hold(process)
+        finally:
+            self._current = None
+            self._present = now
 
     # ---------------------------------------------------------------------------------------------- scheduling
     def call_soon(

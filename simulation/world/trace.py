@@ -9,6 +9,7 @@ import marshal
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 LINES_KEPT = 10_000
@@ -22,6 +23,7 @@ MARSHAL_VERSION = 2
 interpreter shares objects."""
 
 Event = tuple[float, str, tuple[Any, ...]]
+KIND_OF: Callable[[Event], str] = itemgetter(1)
 
 
 class Trace:
@@ -52,13 +54,13 @@ class Trace:
         self._hash.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
         self._hashed += len(self._unhashed)
         self._last.extend(self._unhashed)
-        self._kinds.update(kind for _, kind, _ in self._unhashed)
+        self._kinds.update(map(KIND_OF, self._unhashed))
         self._unhashed.clear()
 
     @property
     def kinds(self) -> Counter[str]:
         """The number of events of each kind."""
-        return self._kinds + Counter(kind for _, kind, _ in self._unhashed)
+        return self._kinds + Counter(map(KIND_OF, self._unhashed))
 
     @property
     def events(self) -> int:

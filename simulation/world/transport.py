@@ -29,14 +29,13 @@ ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
 
 class StreamSegment:
-    """Bytes in flight, not copied; or the end of the stream (`parts` None)."""
+    """Bytes in flight; or the end of the stream (`data` None)."""
 
-    __slots__ = ("arrives_at", "length", "parts", "starts_write")
+    __slots__ = ("arrives_at", "data", "starts_write")
 
-    def __init__(self, arrives_at: float, parts: list[Buffer] | None, length: int, starts_write: bool) -> None:
+    def __init__(self, arrives_at: float, data: bytes | None, starts_write: bool) -> None:
         self.arrives_at = arrives_at
-        self.parts = parts
-        self.length = length
+        self.data = data
         self.starts_write = starts_write
         """Its first byte is the first of a `write`, and so of a frame."""
 
@@ -114,17 +113,16 @@ class SimulatedTransport:
         if self.is_gone or self._fin_sent:
             return
         if not self._buffer:
-            parts = [data for data in list_of_data if len(data)]
-            length = sum(map(len, parts))
-            if length <= WINDOW_BYTES - self.unread_by_peer:  # nearly always
-                if parts:
-                    self.unread_by_peer += length
-                    self._send_segment(parts, length)
+            data = b"".join(list_of_data)
+            if len(data) <= WINDOW_BYTES - self.unread_by_peer:  # nearly always
+                if data:
+                    self.unread_by_peer += len(data)
+                    self._send_segment(data)
                 return
-        for data in list_of_data:
-            if len(data):
-                self._buffer.append(data)
-                self._buffer_bytes += len(data)
+        for part in list_of_data:
+            if len(part):
+                self._buffer.append(part)
+                self._buffer_bytes += len(part)
         self._send_buffer()
         if self._buffer_bytes > self._high and not self._writer_paused:
             self._writer_paused = True
@@ -147,10 +145,11 @@ class SimulatedTransport:
         if parts:
             self._buffer_bytes -= length
             self.unread_by_peer += length
-            self._send_segment(parts, length, not self._is_behind)
+            self._send_segment(b"".join(parts), not self._is_behind)
         self._is_behind = bool(self._buffer)
 
-    def _send_segment(self, parts: list[Buffer] | None, length: int, starts_write: bool = True) -> None:
+    def _send_segment(self, data: bytes | None, starts_write: bool = True) -> None:
+        """Put the bytes on their way; None: the end of the stream."""
         peer, links = self.peer, self._links
         if peer.is_gone:
             if links.is_up(peer.host):
@@ -159,11 +158,11 @@ class SimulatedTransport:
             return
         arrives_at = self._loop.time() + links.delay(self.host, peer.host)
         if links.bandwidth:
-            arrives_at += links.transmission(self.host, peer.host, length)
+            arrives_at += links.transmission(self.host, peer.host, len(data or b""))
         pipe = peer._pipe
         if pipe and pipe[-1].arrives_at > arrives_at:
             arrives_at = pipe[-1].arrives_at
-        pipe.append(StreamSegment(arrives_at, parts, length, starts_write))
+        pipe.append(StreamSegment(arrives_at, data, starts_write))
         self._loop.run_at(arrives_at, peer._arrival)
 
     def _window_opened(self) -> None:
@@ -193,12 +192,12 @@ class SimulatedTransport:
             if not self._links.is_open(self.peer.host, self.host):
                 return  # heal() pumps again
             segment = pipe.popleft()
-            if segment.parts is None:
+            data = segment.data
+            if data is None:
                 self._ended = True
                 self._note_loss()
                 self._unread += self.cutter.rest() if self.cutter is not None else b""
             else:
-                data = b"".join(segment.parts)
                 self._links.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
                 self._arrive(data, segment.starts_write)
         self._read()
@@ -249,8 +248,8 @@ class SimulatedTransport:
 
     def pump_some(self) -> None:
         """Before a reset, a part of what is in flight arrives, cut anywhere."""
-        if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone and not self._is_held:
-            data = b"".join(self._pipe[0].parts)
+        data = self._pipe[0].data if self._pipe else None
+        if data is not None and self._opened and not self.is_gone and not self._is_held:
             self._unread += self.cutter.rest() if self.cutter is not None else b""
             self._unread += data[: self._links.random.randrange(len(data) + 1)]
             self._pipe.clear()
@@ -320,7 +319,7 @@ class SimulatedTransport:
     def _send_end(self) -> None:
         if not self._fin_sent:
             self._fin_sent = True
-            self._send_segment(None, 0)
+            self._send_segment(None)
 
     def _finish_closing(self) -> None:
         if self._is_finishing or self.is_gone:
@@ -373,7 +372,7 @@ class SimulatedTransport:
             return
         if not self._fin_sent and not peer.is_gone:
             self._fin_sent = True
-            self._send_segment(None, 0)
+            self._send_segment(None)
         if self._pipe:  # in flight to a socket that no longer exists
             peer.lose_soon(reset, self._pipe[0].arrives_at - now + back)
 
