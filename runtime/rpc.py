@@ -153,8 +153,10 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._send_held()
 
     def _send_held(self) -> None:
+        if not self._held:
+            return
         held, self._held = self._held, []
-        if held and self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(held)
 
     def _open_transport(self) -> Transport:

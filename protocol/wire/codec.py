@@ -11,7 +11,7 @@ dropped, and the real list header or bin header follows."""
 
 import struct
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -38,8 +38,6 @@ PRODUCE_KEY = ApiKey.PRODUCE.value
 API_VERSION = 0
 """We own both ends: every API has one version, and a peer that asks for another one gets UNSUPPORTED_VERSION."""
 CLIENT_ID_MAX_LENGTH = 256
-CLIENT_IDS_MAX = 100
-"""Cached client ids, and cached starts of Produce requests: a process has a handful of clients."""
 SMALL_PRODUCE_BYTES = 16 * PARTITIONS_MAX
 """A Produce request up to this size cannot list more than PARTITIONS_MAX partitions: each takes at least 17 bytes, its
 two field names alone 14."""
@@ -169,27 +167,15 @@ def decode_response_body(api_key: int, body: Buffer) -> Response:
 
 def encode_request(body: Request, correlation_id: int, client_id: str) -> list[Buffer]:
     """A whole frame, as pieces for one writelines. Record batches of a Produce request are passed through uncopied."""
-    header = _request_prefix(type(body)) + _encode(correlation_id) + _client_id(client_id)
     if isinstance(body, ProduceRequest):
-        return _produce_frame(header, body)
-    packed = header + _encode(body)
+        return _produce_frame(body, correlation_id, client_id)
+    packed = _encode((KEY_OF_REQUEST[type(body)], API_VERSION, correlation_id, client_id, body))
     return [_LENGTH.pack(len(packed)) + packed]
-
-
-@cache
-def _request_prefix(kind: type[Request]) -> bytes:
-    """The start of the frames of all requests of one API."""
-    return b"\x95" + _encode(KEY_OF_REQUEST[kind]) + _encode(API_VERSION)
-
-
-@lru_cache(maxsize=CLIENT_IDS_MAX)
-def _client_id(client_id: str) -> bytes:
-    return bytes(_encode(client_id))
 
 
 def encode_response(correlation_id: int, body: Response) -> list[Buffer]:
     """A whole frame for any response; a Fetch response with records goes through `encode_fetch_response`."""
-    packed = b"\x92" + _encode(correlation_id) + _encode(body)
+    packed = _encode((correlation_id, body))
     return [_LENGTH.pack(len(packed)) + packed]
 
 
@@ -205,13 +191,11 @@ def encode_fetch_response(
     correlation_id: int, head: FetchResponse, topics: Sequence[tuple[str, Sequence[FetchedRecords]]]
 ) -> list[Buffer]:
     """A whole frame: `head` without its `responses`, then the topics with their records, uncopied."""
-    pieces = _Pieces(
-        b"\x92" + _encode(correlation_id) + _open(_encode(head), _EMPTY_ARRAY) + _array_header(len(topics))
-    )
+    pieces = _Pieces(_open(_encode((correlation_id, head)), _EMPTY_ARRAY) + _array_header(len(topics)))
     for topic, partitions in topics:
         pieces.add(_fetch_topic_prefix(topic) + _array_header(len(partitions)))
         for fetched in partitions:
-            pieces.add_records(_encode(fetched.response), fetched.parts, fetched.size_bytes)
+            pieces.add_records(_open(_encode(fetched.response), _EMPTY_BIN), fetched.parts, fetched.size_bytes)
     return pieces.frame()
 
 
@@ -220,23 +204,17 @@ def _fetch_topic_prefix(topic: str) -> bytes:
     return _open(_encode(FetchTopicResponse(topic=topic, partitions=[])), _EMPTY_ARRAY)
 
 
-def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
-    prefix = _produce_prefix(body.transactional_id, body.acks, body.timeout_ms)
-    pieces = _Pieces(header + prefix + _array_header(len(body.topic_data)))
+def _produce_frame(body: ProduceRequest, correlation_id: int, client_id: str) -> list[Buffer]:
+    without_data = ProduceRequest(transactional_id=body.transactional_id, acks=body.acks, timeout_ms=body.timeout_ms)
+    packed = _encode((PRODUCE_KEY, API_VERSION, correlation_id, client_id, without_data))
+    pieces = _Pieces(_open(packed, _EMPTY_ARRAY) + _array_header(len(body.topic_data)))
     for topic in body.topic_data:
         pieces.add(_produce_topic_prefix(topic.name, topic.topic_id) + _array_header(len(topic.partition_data)))
         for data in topic.partition_data:
             start = b"\x83\xa5retry\xc3\xa5index" if data.retry else b"\x82\xa5index"  # false is left out
-            prefix = start + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
+            prefix = start + _encode(data.index) + b"\xa7records"
             pieces.add_records(prefix, [data.records], len(data.records))
     return pieces.frame()
-
-
-@lru_cache(maxsize=CLIENT_IDS_MAX)
-def _produce_prefix(transactional_id: str | None, acks: int, timeout_ms: int) -> bytes:
-    """A ProduceRequest up to its topics: all requests of one producer start alike."""
-    without_data = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms)
-    return _open(_encode(without_data), _EMPTY_ARRAY)
 
 
 @lru_cache(maxsize=TOPIC_PREFIXES_MAX)
@@ -257,10 +235,11 @@ class _Pieces:
         self._small += data
 
     def add_records(self, packed: bytes, parts: Sequence[Buffer], size_bytes: int) -> None:
+        """`packed`: what holds them, up to its last field, the records."""
+        self._small += packed
         if not size_bytes:
-            self._small += packed
+            self._small += _EMPTY_BIN
             return
-        self._small += _open(packed, _EMPTY_BIN)
         self._small += _BIN_HEADER.pack(0xC6, size_bytes)
         self._pieces += parts
         self._small = bytearray()

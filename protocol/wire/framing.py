@@ -121,7 +121,9 @@ class FrameReceiver:
     def make_room(self) -> bool:
         """Prepare for the next read, after the frames of the last are handled. False: no budget left, stop reading."""
         pending = self._end - self._start
-        if self._start and (not pending or len(self._buffer) - self._end < self._missing(pending)):
+        if not pending:
+            self._start = self._end = 0
+        elif self._start and len(self._buffer) - self._end < self._missing(pending):
             view = memoryview(self._buffer)
             view[:pending] = view[self._start : self._end]
             self._start, self._end = 0, pending

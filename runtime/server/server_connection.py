@@ -107,11 +107,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def answer(self, pieces: Sequence[Buffer]) -> None:
         """Send a reply; a small one at the end of the step, together with others. Each system call that sends may also
         cost this process the CPU: the kernel tends to run the process that it woke."""
-        transport = self._transport
-        if self.is_closed or transport is None or transport.is_closing():
+        if self.is_closed:
             return
-        size = sum(map(len, pieces))
-        if size <= HELD_REPLY_MAX_BYTES and self._server.try_hold_reply(self):
+        if sum(map(len, pieces)) <= HELD_REPLY_MAX_BYTES and self._server.try_hold_reply(self):
             self._held += pieces
         else:
             self._send([*self._held, *pieces] if self._held else pieces)
@@ -127,14 +125,15 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _send(self, pieces: Sequence[Buffer]) -> None:
         self._held = []
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return
-        self._transport.writelines(pieces)
-        self._written_bytes += sum(map(len, pieces))
-        if self._writing_paused_since is None and self._transport.get_write_buffer_size() > self._unread_allowed_bytes:
+        transport.writelines(pieces)
+        if self._writing_paused_since is None and transport.get_write_buffer_size() > self._unread_allowed_bytes:
             # asyncio's `writelines` in CPython 3.12 and 3.13 does not pause the protocol: this makes it look.
-            self._transport.set_write_buffer_limits(high=self._unread_allowed_bytes)
+            transport.set_write_buffer_limits(high=self._unread_allowed_bytes)
         if not self.is_broker:
+            self._written_bytes += sum(map(len, pieces))
             self._server.unread_replies.add(self)
 
     def may_wait(self, charge: Charge | None, cost: int) -> bool:
@@ -326,8 +325,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._muted is not None
             or self._in_flight >= REQUESTS_IN_FLIGHT_MAX
             or (
-                self._server.lacks_memory
-                and not self.is_broker
+                not self.is_broker
+                and self._server.lacks_memory
                 and self._server.lacks_memory_for(self, self._in_flight)
             )
         )
