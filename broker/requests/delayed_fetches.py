@@ -29,15 +29,31 @@ all of them for every append, only to continue waiting, would cost more than ans
 
 
 class SessionOfFollower(Protocol):
-    """What a follower's delayed fetch leaves when it ends; consumers have none."""
+    """The session of a follower, of which at most one fetch waits; consumers have none."""
 
     delayed: "DelayedFetch | None"
+    """The fetch that waits. It leaves when it ends."""
+    alarm: int | None
+    """One for all of its fetches, one after another: nearly all are answered long before their time is over, and each
+    of them would set an alarm and cancel it."""
+    alarm_at: float
 
 
 class DelayedFetch:
     """A request that waits. It ends once: by an update, by its deadline, or with its connection."""
 
-    __slots__ = ("alarm", "body", "done", "has_newer_watermark", "listed", "min_bytes", "request", "session", "watched")
+    __slots__ = (
+        "alarm",
+        "body",
+        "done",
+        "expires_at",
+        "has_newer_watermark",
+        "listed",
+        "min_bytes",
+        "request",
+        "session",
+        "watched",
+    )
 
     def __init__(self, request: IncomingRequest, body: FetchRequest, session: SessionOfFollower | None) -> None:
         self.request = request
@@ -46,7 +62,10 @@ class DelayedFetch:
         self.listed = sum([len(topic.partitions) for topic in body.topics])
         self.min_bytes = body.min_bytes if self.listed <= FEW_PARTITIONS else 1
         self.done = False
+        self.expires_at = 0.0
+        """Loop time until which it may wait, once it does."""
         self.alarm: int | None = None
+        """Of a consumer's."""
         self.has_newer_watermark = False
         self.watched: list[Partition] = []
 
@@ -91,19 +110,47 @@ class DelayedFetches:
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._alarms: Alarms[DelayedFetch] = Alarms(self._expire)
+        self._session_alarms: Alarms[SessionOfFollower] = Alarms(self._session_due)
 
     @property
     def count(self) -> int:
-        """Fetches that wait now."""
+        """Consumers' fetches that wait now."""
         return sum(len(delayed) for delayed in self._delayed.values())
 
     def delay(self, delayed: DelayedFetch) -> bool:
         """Let it wait; False if too much waits already, so that it must be answered now."""
         if not delayed.request.delay(delayed.listed):
             return False
+        delayed.expires_at = self._loop.time() + delayed.wait_seconds
+        if delayed.session is not None:
+            self._ring(delayed.session, delayed.expires_at)
+            return True
         self._delayed.setdefault(delayed.request.connection, {})[delayed] = None
-        delayed.alarm = self._alarms.set(self._loop.time() + delayed.wait_seconds, delayed)
+        delayed.alarm = self._alarms.set(delayed.expires_at, delayed)
         return True
+
+    def _ring(self, session: SessionOfFollower, at: float) -> None:
+        """Look at the session's fetch at that time, or earlier."""
+        if session.alarm is not None:
+            if session.alarm_at <= at:
+                return
+            self._session_alarms.cancel(session.alarm)
+        session.alarm, session.alarm_at = self._session_alarms.set(at, session), at
+
+    def _session_due(self, session: SessionOfFollower) -> None:
+        session.alarm = None
+        delayed = session.delayed
+        if delayed is None:
+            return
+        if delayed.expires_at <= max(session.alarm_at, self._loop.time()):
+            self._expire(delayed)
+        else:
+            self._ring(session, delayed.expires_at)
+
+    def session_ended(self, session: SessionOfFollower) -> None:
+        if session.alarm is not None:
+            self._session_alarms.cancel(session.alarm)
+            session.alarm = None
 
     def answered(self, delayed: DelayedFetch) -> None:
         """It is about to be answered, or never will be: nothing may wake it from now on."""
@@ -113,7 +160,7 @@ class DelayedFetches:
             self._delayed.get(delayed.request.connection, {}).pop(delayed, None)
 
     def connection_closed(self, connection: RequestConnection) -> None:
-        """Drop the delayed fetches of this connection."""
+        """Drop the delayed fetches of this consumer's connection."""
         for delayed in tuple(self._delayed.get(connection, ())):
             self.answered(delayed)
             delayed.request.finish_without_reply()

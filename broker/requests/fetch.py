@@ -137,7 +137,7 @@ class FetchHandler:
 
     def delayed_count(self) -> int:
         """Fetches that wait now."""
-        return self._waiting.count
+        return self._waiting.count + self._sessions.waiting_count
 
     def _answer(self, delayed: DelayedFetch, force: bool) -> bool:
         if delayed.session is not None:

@@ -72,7 +72,18 @@ class SessionPartition:
 class FetchSession:
     """One follower's session on one connection, which belongs to one registration of it (`authorization`)."""
 
-    __slots__ = ("connection", "delayed", "epoch", "id", "partitions", "replica_epoch", "replica_id", "updated")
+    __slots__ = (
+        "alarm",
+        "alarm_at",
+        "connection",
+        "delayed",
+        "epoch",
+        "id",
+        "partitions",
+        "replica_epoch",
+        "replica_id",
+        "updated",
+    )
 
     def __init__(self, connection: RequestConnection, body: FetchRequest) -> None:
         self.id = connection.id & 0x7FFFFFFF or 1
@@ -87,6 +98,8 @@ class FetchSession:
         A served partition is removed, and its position report puts it behind those that had no room: none starves.
         """
         self.delayed: DelayedFetch | None = None
+        self.alarm: int | None = None
+        self.alarm_at = 0.0
 
     def drop(self, topic_partition: TopicPartition) -> None:
         entry = self.partitions.pop(topic_partition, None)
@@ -113,6 +126,11 @@ class FetchSessions:
         self._response_max_bytes = response_max_bytes
         self._counters = counters
         self._sessions: dict[RequestConnection, FetchSession] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """Fetches that wait now."""
+        return sum(session.delayed is not None for session in self._sessions.values())
 
     # --------------------------------------------------------------------------------------------------- requests
     def handle(self, request: IncomingRequest, body: FetchRequest) -> None:
@@ -164,6 +182,7 @@ class FetchSessions:
             delayed.request.respond(FetchResponse(session_id=session.id))
         for topic_partition in list(session.partitions):
             session.drop(topic_partition)
+        self._waiting.session_ended(session)
         del self._sessions[session.connection]
 
     def _update(self, session: FetchSession, body: FetchRequest) -> Refusals:
