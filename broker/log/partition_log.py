@@ -101,7 +101,7 @@ class PartitionLog(OpenLog):
         epochs = None
         for header, buffer in batches:
             assert header.base_offset == end, "batches continue the log"
-            end = header.last_offset + 1
+            end = header.end_offset
             size += len(buffer)
             parts.append(buffer)
         try:

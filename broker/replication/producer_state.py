@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode, ProtocolError
@@ -69,7 +70,7 @@ class ProducedBatch(NamedTuple):
     """CRC of the batch: a retry has the same bytes, including producer id, epoch and sequence."""
 
 
-class ProducerState(NamedTuple):
+class ProducerState(msgspec.Struct, frozen=True, gc=False):
     """One producer: its epoch and its newest batches."""
 
     producer_epoch: int
@@ -84,8 +85,9 @@ class ProducerState(NamedTuple):
         return tuple(ProducedBatch(*fields) for fields in _BATCH.iter_unpack(self.packed))
 
     @property
-    def newest(self) -> ProducedBatch:
-        return ProducedBatch(*_BATCH.unpack_from(self.packed, len(self.packed) - _BATCH.size))
+    def last_sequence(self) -> int:
+        """Of the newest batch."""
+        return int(_BATCH.unpack_from(self.packed, len(self.packed) - _BATCH.size)[1])
 
 
 class Accept(msgspec.Struct, frozen=True):
@@ -152,9 +154,12 @@ class ProducerStates:
         """Equal if they hold the same producers with the same batches in the same order, whatever the append times."""
         if not isinstance(other, ProducerStates):
             return NotImplemented
-        return [(p, s[:2]) for p, s in self._states.items()] == [(p, s[:2]) for p, s in other._states.items()]
+        return self._content() == other._content()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _content(self) -> list[tuple[int, int, bytes]]:
+        return [(producer, state.producer_epoch, state.packed) for producer, state in self._states.items()]
 
     def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
         return iter(self._states.items())
@@ -227,7 +232,7 @@ class ProducerStates:
             if state.appended_ms < oldest and state.appended_ms != NOT_DATED
         }
         self._states = {
-            producer: state if state.appended_ms != NOT_DATED else state._replace(appended_ms=now_ms)
+            producer: state if state.appended_ms != NOT_DATED else replace(state, appended_ms=now_ms)
             for producer, state in self._states.items()
             if producer not in expired
         }
@@ -268,7 +273,7 @@ class ProducerStates:
             if room < 0:
                 break
             if packed:
-                chosen.append((producer_id, state._replace(packed=packed)))
+                chosen.append((producer_id, replace(state, packed=packed)))
         states = ProducerStates()
         states._states = dict(reversed(chosen))
         return states.snapshot() if chosen else b""
@@ -331,7 +336,7 @@ def _misfit(
 def _check_sequence(header: BatchHeader, state: ProducerState) -> SequenceCheck:
     """For the same producer epoch: one of the remembered batches, the next one, or wrong."""
     first, last = header.base_sequence, header.last_sequence
-    if first == next_sequence(state.newest.last_sequence):
+    if first == next_sequence(state.last_sequence):
         return ACCEPT  # no remembered batch begins there: they would have to span all sequence numbers
     batches = state.batches
     for batch in reversed(batches):

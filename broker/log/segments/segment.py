@@ -90,7 +90,7 @@ class Segment:
     # ----------------------------------------------------------------------------------------------------- batches
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], parts: Sequence[Buffer]) -> None:
         """Write the parts with one call, then index them. After a DiskError nothing has changed."""
-        index = self._loaded_index()
+        index = self._index if self._index is not None else self._loaded_index()
         largest = self._largest_timestamp if self._largest_timestamp is not None else self._guess_largest()
         if not self.size:
             self._health.segments.index_loaded(self)
@@ -110,13 +110,13 @@ class Segment:
         """Whether batches of that size, ending at that offset, need a new segment."""
         return self.size > 0 and (
             self.size + incoming_bytes > config.segment_bytes
-            or (len(self._loaded_index()) + 1) * INDEX_ENTRY_BYTES > config.segment_index_bytes
+            or (len(self._loaded_index().positions) + 1) * INDEX_ENTRY_BYTES > config.segment_index_bytes
             or self.is_exhausted(incoming_bytes, end_offset)
         )
 
     def is_exhausted(self, incoming_bytes: int, end_offset: int) -> bool:
         """Whether a position or relative offset would exceed the index's 32 bits."""
-        return max(self.size + incoming_bytes, end_offset - self.base_offset) > SEGMENT_POSITION_MAX
+        return self.size + incoming_bytes > SEGMENT_POSITION_MAX or end_offset - self.base_offset > SEGMENT_POSITION_MAX
 
     def read(
         self, offset: int, max_bytes: int, end_offset: int, epochs: Sequence[EpochEntry] = ()

@@ -56,7 +56,8 @@ class SegmentIndex:
 
     def is_due(self, position: int) -> bool:
         """Whether a batch at `position` gets an entry."""
-        return position - self.last_position > self.interval_bytes
+        positions = self.positions
+        return position - (positions[-1] if positions else 0) > self.interval_bytes
 
     def add(self, last_offset: int, position: int, largest_timestamp: int) -> None:
         self.last_offsets.append(last_offset)

@@ -11,7 +11,8 @@ a socket. `truncate_to` must cut here, too: otherwise a reader sees records that
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from minibroker.broker.log.config import TAIL_CACHE_BYTES
 from minibroker.protocol.record_batch import BatchHeader
@@ -24,7 +25,7 @@ PINNED_RATIO_MAX = 2
 COMPACT_AFTER = 64
 
 
-class CachedBatch(NamedTuple):
+class CachedBatch(Struct, frozen=True, gc=False):
     """One batch: its end, its leader epoch and its bytes; `serial` is its number in the global order."""
 
     end_offset: int
@@ -47,7 +48,7 @@ class TailCache:
         """A new, empty part for one log."""
         return LogTail(self)
 
-    def keep_bound(self) -> None:
+    def drop_oldest(self) -> None:
         """Drop the oldest batches until the rest fits."""
         while self.size_bytes > self.bytes_max:
             oldest, serial, freed = self.order.popleft()
@@ -82,7 +83,8 @@ class LogTail:
             order.append((self, serial, cost))
             cache.size_bytes += cost
         cache.last_serial = serial
-        cache.keep_bound()
+        if cache.size_bytes > cache.bytes_max:
+            cache.drop_oldest()
 
     def drop_oldest(self, serial: int) -> None:
         """Drop the batch with that serial, unless it was truncated before."""
@@ -128,12 +130,12 @@ class LogTail:
         for index in range(start, len(batches)):
             batch = batches[index]
             assert batch is not None
-            end, batch_epoch, buffer, _ = batch
-            if end > end_offset or (parts and size + len(buffer) > max_bytes):
+            buffer = batch.buffer
+            if batch.end_offset > end_offset or (parts and size + len(buffer) > max_bytes):
                 break
             parts.append(buffer)
             size += len(buffer)
-            next_offset, epoch = end, batch_epoch
+            next_offset, epoch = batch.end_offset, batch.leader_epoch
         return parts, size, bases[start], next_offset, epoch
 
 
