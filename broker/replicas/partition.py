@@ -26,7 +26,7 @@ from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
 from minibroker.broker.replication.replica import step, step_fetch
-from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
+from minibroker.broker.replication.state import LEADER, ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.event_base import PartitionEvent
 from minibroker.protocol.events.replica_events import (
@@ -215,7 +215,7 @@ class Partition:
         """Let the core decide, then perform its effects."""
         if type(event) is ev.LeaderAndIsrReceived:
             event = self._under_present_fence(event)
-        elif self.state.role is Role.LEADER and not self.state.fenced:
+        elif self.state.role is LEADER and not self.state.fenced:
             self.services.check_fence()
         self.decide(event)
 
@@ -234,7 +234,7 @@ class Partition:
 
     def handle_fetch(self, event: ev.FollowerFetched) -> FetchGranted | FetchRefused:
         """A follower's fetch: record its log end, decide what it may read."""
-        if self.state.role is Role.LEADER and not self.state.fenced:
+        if self.state.role is LEADER and not self.state.fenced:
             self.services.check_fence()
         answer, effects = step_fetch(self.state, event)
         if self._observer.wants_details:

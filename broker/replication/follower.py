@@ -32,6 +32,7 @@ from minibroker.broker.replication.events import (
 )
 from minibroker.broker.replication.log_starts import HEAD_MISSING, follow_log_start, follow_low_watermark
 from minibroker.broker.replication.state import (
+    FOLLOWER,
     AskingEpochEnd,
     AskingLeaderEnds,
     Fetching,
@@ -117,7 +118,7 @@ def retry_phase(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
 
 
 def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
-    return state.role is not Role.FOLLOWER or leader_epoch != state.leader_epoch
+    return state.role is not FOLLOWER or leader_epoch != state.leader_epoch
 
 
 def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects: list[ReplicaEffect]) -> None:
@@ -207,12 +208,8 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[R
         return
     if event.fetch_offset != state.log_end_offset:
         return
-    assert state.leader_epoch is not None
-    if event.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        state.phase = AskingLeaderEnds()
-        effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
-    elif event.error_code is not ErrorCode.NONE:
-        _on_error(state, event.error_code, effects)
+    if event.error_code:
+        _on_fetch_error(state, event.error_code, effects)
     elif event.diverging:
         _align_again(state, effects)  # truncate first; the high watermark of this answer is not used (KAFKA-14704)
     elif _contradicts_itself(event):
@@ -222,7 +219,7 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[R
         effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.log_start_offset is not None and event.log_start_offset < state.log_start_offset:
         effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before an append that would leave a gap
-    elif not _fits(state, event.batches):
+    elif event.batches and not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
         if not _report_if_stuck(state, effects):
             effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
@@ -241,6 +238,15 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[R
     else:
         _note_comparison(state, event)
         _follow_leader_offsets(state, event, effects)
+
+
+def _on_fetch_error(state: ReplicaState, error_code: ErrorCode, effects: list[ReplicaEffect]) -> None:
+    if error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        assert state.leader_epoch is not None
+        state.phase = AskingLeaderEnds()
+        effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
+    else:
+        _on_error(state, error_code, effects)
 
 
 def _contradicts_itself(event: FetchAnswered) -> bool:
@@ -289,7 +295,7 @@ def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
 
 def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: list[ReplicaEffect]) -> None:
     """The copies are written: move the log end, learn new epochs from them, then follow the leader's offsets."""
-    assert state.role is Role.FOLLOWER
+    assert state.role is FOLLOWER
     learned = False
     for batch in event.batches:
         assert batch.base_offset == state.log_end_offset
@@ -306,8 +312,8 @@ def _follow_leader_offsets(
 ) -> None:
     """The high watermark becomes min(the leader's, own end), and never falls here: records stay committed although a
     new leader's high watermark may lag for a round. Only a truncation lowers it."""
-    if event.high_watermark is not None:
-        state.high_watermark = max(state.high_watermark, min(event.high_watermark, state.log_end_offset))
+    if event.high_watermark is not None and event.high_watermark > state.high_watermark:
+        state.high_watermark = min(event.high_watermark, state.log_end_offset)
     if event.log_start_offset != state.log_start_offset:
         follow_log_start(state, event.log_start_offset, effects)
     if event.low_watermark is not None and event.low_watermark > state.low_watermark:

@@ -35,19 +35,23 @@ def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Repli
     candidate = state.counted_end
     must_hold = state.maximal_in_sync_replicas
     for broker_id, remote in state.remotes.items():
-        if broker_id not in must_hold and not starts_like_leader(state, remote):
-            continue
+        end = remote.log_end_offset
         if broker_id in must_hold:
-            if remote.log_end_offset is None:
+            if end is None:
                 return  # has not fetched in this epoch: its end is unknown (Kip320.tla rule 3)
-        elif remote.log_end_offset is None or not remote.eligible or not in_lag_limits(state, remote, now_ms):
+        elif end is None or not _may_join(state, remote, now_ms):
             continue
-        candidate = min(candidate, remote.log_end_offset)
+        if end < candidate:
+            candidate = end
     if candidate <= state.high_watermark:
         return
     state.high_watermark = candidate
     effects.append(HighWatermarkRose(high_watermark=candidate))
     resolve_waiters(state, effects)
+
+
+def _may_join(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bool:
+    return starts_like_leader(state, remote) and remote.eligible and in_lag_limits(state, remote, now_ms)
 
 
 def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:

@@ -4,7 +4,7 @@ Owns: the runtime checks of the invariants that one broker alone can see (I1, I9
 nothing: replication recovers from a crash, but not from silent divergence. Pure.
 """
 
-from minibroker.broker.replication.state import ReplicaState, Role
+from minibroker.broker.replication.state import LEADER, ReplicaState
 
 
 def check_offsets(state: ReplicaState) -> None:
@@ -25,7 +25,7 @@ def check_invariants(state: ReplicaState) -> None:
     entries = state.epoch_history.entries
     if entries:
         assert entries[-1][1] <= state.log_end_offset, f"I13: {entries[-1]} starts beyond {state.log_end_offset}"
-    if state.role is Role.LEADER:
+    if state.role is LEADER:
         _check_leader(state)
     else:
         assert not state.in_sync_replicas, "I33: only a leader has an ISR"

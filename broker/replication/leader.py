@@ -22,7 +22,7 @@ from minibroker.broker.replication.high_watermark import add_waiter, advance_hig
 from minibroker.broker.replication.isr import maybe_expand
 from minibroker.broker.replication.log_starts import advance_low_watermark
 from minibroker.broker.replication.producer_state import Duplicate, Refuse, continues
-from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, Role
+from minibroker.broker.replication.state import LEADER, ProduceWaiter, RemoteReplica, ReplicaState
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import NO_PRODUCER_ID, BatchHeader
 
@@ -152,9 +152,7 @@ def on_follower_fetched(
     state: ReplicaState, event: FollowerFetched, effects: list[ReplicaEffect]
 ) -> FetchGranted | FetchRefused:
     """Answer a follower and learn its log end, in one step. A refused fetch teaches nothing (KAFKA-13141, 8400)."""
-    refusal = _refuse_follower(state, event) or refuse_fetch(
-        state, event.current_leader_epoch, event.fetch_offset, event.last_fetched_epoch
-    )
+    refusal = _refuse_follower(state, event) or _refuse_position(state, event.fetch_offset, event.last_fetched_epoch)
     if refusal is not None:
         return refusal
     remote = _remote_for(state, event)
@@ -176,11 +174,9 @@ def grant_follower(state: ReplicaState, fetch_offset: int) -> FetchGranted:
 
 def refuse_as_leader(state: ReplicaState) -> ErrorCode | None:
     """Why this broker cannot act as leader; None if it can."""
-    if state.role is Role.OFFLINE:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    if not state.is_leader or state.fenced:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return None
+    if state.role is LEADER and not state.fenced:
+        return None
+    return ErrorCode.KAFKA_STORAGE_ERROR if state.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def refuse_epoch(state: ReplicaState, current_leader_epoch: int | None) -> ErrorCode | None:
@@ -202,6 +198,11 @@ def refuse_fetch(
     fenced = refuse_epoch(state, current_leader_epoch) or refuse_as_leader(state)
     if fenced is not None:
         return FetchRefused(fenced)
+    return _refuse_position(state, fetch_offset, last_fetched_epoch)
+
+
+def _refuse_position(state: ReplicaState, fetch_offset: int, last_fetched_epoch: int | None) -> FetchRefused | None:
+    """Whether the reader's log agrees with this one, and its position lies within it."""
     if last_fetched_epoch is not None:
         found = state.epoch_history.end_offset_for(last_fetched_epoch, state.log_end_offset)
         if found is None or fetch_offset < state.log_start_offset:

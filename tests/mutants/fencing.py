@@ -4,9 +4,8 @@ from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedu
 from tests.mutants.truncation import FETCH_WITHOUT_ASKING, FOLLOWER, LEADER
 
 FETCH_IS_JUDGED = (
-    "    refusal = _refuse_follower(state, event) or refuse_fetch(\n"
-    "        state, event.current_leader_epoch, event.fetch_offset, event.last_fetched_epoch\n"
-    "    )\n"
+    "    refusal = _refuse_follower(state, event) or "
+    "_refuse_position(state, event.fetch_offset, event.last_fetched_epoch)\n"
     "    if refusal is not None:\n"
     "        return refusal\n"
     "    remote = _remote_for(state, event)\n"
@@ -67,11 +66,6 @@ MUTANTS = (
                 LEADER,
                 "    refusal = refuse_epoch(state, event.current_leader_epoch) or refuse_as_leader(state)\n",
                 "    refusal = refuse_as_leader(state)\n",
-            ),
-            Edit(
-                LEADER,
-                "        state, event.current_leader_epoch, event.fetch_offset, event.last_fetched_epoch\n",
-                "        state, None, event.fetch_offset, event.last_fetched_epoch\n",
             ),
         ),
         schedule=Search("elections", 6),

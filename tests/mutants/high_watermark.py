@@ -88,8 +88,7 @@ MUTANTS = (
             ),
             Edit(
                 HIGH_WATERMARK,
-                "        elif remote.log_end_offset is None or not remote.eligible or not in_lag_limits(state, remote, "
-                "now_ms):\n            continue\n",
+                "        elif end is None or not _may_join(state, remote, now_ms):\n            continue\n",
                 "        else:\n            continue\n",
             ),
         ),

@@ -85,8 +85,8 @@ ELIGIBILITY = (
         edits=(
             Edit(
                 "broker.replication.high_watermark",
-                "remote.log_end_offset is None or not remote.eligible or not in_lag_limits",
-                "remote.log_end_offset is None or not in_lag_limits",
+                "starts_like_leader(state, remote) and remote.eligible and in_lag_limits",
+                "starts_like_leader(state, remote) and in_lag_limits",
             ),
         ),
         schedule=Schedule("in_sync_replicas:acknowledged_after_a_shutdown"),

@@ -122,8 +122,8 @@ MUTANTS = (
         edits=(
             Edit(
                 FOLLOWER,
-                "    return state.role is not Role.FOLLOWER or leader_epoch != state.leader_epoch\n",
-                "    return state.role is not Role.FOLLOWER\n",
+                "    return state.role is not FOLLOWER or leader_epoch != state.leader_epoch\n",
+                "    return state.role is not FOLLOWER\n",
             ),
         ),
         schedule=CoreSchedule("epoch_end_of_an_older_epoch"),
