@@ -178,7 +178,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._receiver.received(nbytes)
         self._is_in_step = True
         try:
-            while self._receiver.has_partial_frame and not self.closed:
+            while self._receiver.has_partial_frame() and not self.closed:
                 frame = self._receiver.take_frame()  # records stay views into it
                 if frame is None:
                     break

@@ -53,7 +53,7 @@ class PartitionLog(OpenLog):
         first one whatever its size). Recent ones come from memory; from disk there may be fewer than requested. Raises
         CorruptLog if the stored bytes are damaged, DiskError."""
         assert self.log_start_offset <= offset <= self.log_end_offset, "the caller checks the range"
-        if not self.has_data(offset, end_offset):
+        if offset >= end_offset or offset == self.log_end_offset:
             return LogSlice([], 0, offset, offset, None)
         held = self._tail.read(offset, max_bytes, end_offset)
         if held is None:

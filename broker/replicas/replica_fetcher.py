@@ -23,7 +23,7 @@ from minibroker.broker.replication.events import (
     FetchAnswered,
 )
 from minibroker.broker.replication.state import Fetching, TruncationRule
-from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.errors import NO_ERROR, ErrorCode, error_code
 from minibroker.protocol.events.broker_events import LeaderSilent
 from minibroker.protocol.events.replica_events import DamagedBatchReceived
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
@@ -359,11 +359,6 @@ class ReplicaFetcher:
         for topic_partition, item in changed.items():
             self._positions[topic_partition] = (item.current_leader_epoch, item.fetch_offset, number)
             listed.setdefault(topic_partition.topic, []).append(item)
-        forgotten: dict[str, list[int]] = {}
-        for topic_partition in self._forgotten:
-            if topic_partition not in changed:
-                forgotten.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-        self._forgotten.clear()
         body = FetchRequest(
             replica_id=self._config.broker_id,
             replica_epoch=to_wire(self._broker_epoch()),
@@ -372,12 +367,20 @@ class ReplicaFetcher:
             max_bytes=self._config.response_max_bytes,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
-            forgotten_topics_data=[ForgottenTopic(topic=t, partitions=p) for t, p in forgotten.items()],
+            forgotten_topics_data=self._take_forgotten(changed) if self._forgotten else [],
             topics=[FetchTopic(topic=name, partitions=items) for name, items in listed.items()],
         )
         self._in_flight += 1
         self._session_epoch += 1
         connection.send(body, lambda reply: self._on_fetched(connection, number, reply))
+
+    def _take_forgotten(self, listed: dict[TopicPartition, FetchPartition]) -> list[ForgottenTopic]:
+        forgotten: dict[str, list[int]] = {}
+        for topic_partition in self._forgotten:
+            if topic_partition not in listed:
+                forgotten.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+        self._forgotten.clear()
+        return [ForgottenTopic(topic=topic, partitions=partitions) for topic, partitions in forgotten.items()]
 
     def _take_positions(self) -> dict[TopicPartition, FetchPartition]:
         wanted, self._to_list = self._to_list, {}
@@ -435,18 +438,17 @@ class ReplicaFetcher:
         partition, position = self.partitions.get(topic_partition), self._positions.get(topic_partition)
         if partition is None or position is None or position[2] > number:
             return
-        code = error_code(answer.error_code)
-        diverging = answer.diverging_epoch is not None
-        if code is not ErrorCode.NONE or diverging:
+        code, records, diverging = NO_ERROR, answer.records, answer.diverging_epoch is not None
+        if answer.error_code or diverging:
             self._positions.pop(topic_partition)  # the leader dropped it from the session
+            code = error_code(answer.error_code)
+            if code is ErrorCode.CORRUPT_MESSAGE:
+                salvaged = partition.services.repairs.salvage(partition, self._config.partition_max_bytes)
+                if salvaged is not None:
+                    code, records = NO_ERROR, salvaged
         headers: list[BatchHeader] = []
         buffers: list[memoryview] = []
-        records = answer.records
-        if code is ErrorCode.CORRUPT_MESSAGE:
-            salvaged = partition.services.repairs.salvage(partition, self._config.partition_max_bytes)
-            if salvaged is not None:
-                code, records = ErrorCode.NONE, salvaged
-        if records and code is ErrorCode.NONE:
+        if records and code is NO_ERROR:
             try:
                 self._split(records, headers, buffers)
             except CorruptBatch as error:

@@ -258,6 +258,8 @@ def _contradicts_itself(event: FetchAnswered) -> bool:
 def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
     """An answer without an error proves that the leader's history has the epoch of the last record here, at this end.
     That history reaches down as far as the leader's files, which are deleted only in front of the low watermark."""
+    if state.matches_leader:
+        return
     compared_from = event.log_start_offset if event.low_watermark is None else event.low_watermark
     holds_records = state.log_start_offset < state.log_end_offset
     if holds_records and compared_from is not None and compared_from < state.log_end_offset:
@@ -288,7 +290,7 @@ def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
     for batch in batches:
         if batch.base_offset != expected or not epoch <= batch.partition_leader_epoch <= state.leader_epoch:
             return False
-        expected = batch.end_offset
+        expected += batch.record_count
         epoch = batch.partition_leader_epoch
     return True
 

@@ -97,7 +97,7 @@ def _sequence_message(header: BatchHeader, reason: str) -> str:
 
 def on_batches_appended(state: ReplicaState, event: BatchesAppended, effects: list[ReplicaEffect]) -> None:
     """The bytes are written; only now does the log end move (KAFKA-698)."""
-    assert state.is_leader
+    assert state.role is LEADER
     assert event.base_offset == state.log_end_offset
     for remote in state.remotes.values():
         if remote.log_end_offset == event.base_offset:

@@ -216,4 +216,5 @@ class ReplicaState(Struct, kw_only=True):
     @property
     def last_fetched_epoch(self) -> int | None:
         """Epoch of the last record held."""
-        return self.epoch_history.latest_epoch if self.log_end_offset > self.log_start_offset else None
+        entries = self.epoch_history.entries
+        return entries[-1][0] if entries and self.log_end_offset > self.log_start_offset else None

@@ -72,7 +72,8 @@ class DelayedFetch:
     @property
     def wait_seconds(self) -> float:
         """How long it may wait."""
-        return max(0, min(self.body.max_wait_ms, MAX_WAIT_MS)) / 1000
+        wait_ms = self.body.max_wait_ms
+        return wait_ms / 1000 if 0 <= wait_ms <= MAX_WAIT_MS else max(0, min(wait_ms, MAX_WAIT_MS)) / 1000
 
     @property
     def is_large(self) -> bool:

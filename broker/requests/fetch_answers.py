@@ -72,7 +72,7 @@ class FetchAnswers:
         """Whole batches; the first of a response may exceed its limits, so that no reader is stuck (KIP-74)."""
         if budget <= 0 or not partition.log.has_data(granted.fetch_offset, granted.end_offset):
             return watermarks_only(fetch.partition, granted)
-        limit = max(0, min(budget, fetch.partition_max_bytes))
+        limit = budget if budget <= fetch.partition_max_bytes else max(0, fetch.partition_max_bytes)
         try:
             found = partition.log.read(granted.fetch_offset, limit, granted.end_offset)
         except CorruptLog as error:
@@ -132,8 +132,8 @@ def watermarks_only(index: int, granted: FetchGranted) -> FetchedRecords:
 def _fetched(index: int, granted: FetchGranted, parts: Sequence[Buffer], size_bytes: int) -> FetchedRecords:
     response = FetchPartitionResponse(
         partition_index=index,
-        high_watermark=to_wire(granted.high_watermark),
-        last_stable_offset=to_wire(granted.high_watermark),
+        high_watermark=granted.high_watermark,
+        last_stable_offset=granted.high_watermark,
         log_start_offset=granted.log_start_offset,
         low_watermark=to_wire(granted.low_watermark),
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused, grant_follower, refuse_fetch
+from minibroker.broker.replication.state import LEADER
 from minibroker.broker.requests.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.requests.fetch_answers import FetchAnswers, watermarks_only
 from minibroker.protocol.errors import ErrorCode
@@ -42,18 +43,16 @@ class SessionPartition:
         self.sent: FetchGranted | None = None
         """What the last answer for it told."""
 
-    @property
     def is_at_the_end(self) -> bool:
         """Nothing to send and no error: the usual case right after the follower reported its position."""
         state, fetch = self.partition.state, self.fetch
         return (
             fetch.fetch_offset == state.log_end_offset
             and fetch.current_leader_epoch == state.leader_epoch
-            and state.is_leader
+            and state.role is LEADER
             and not state.fenced
         )
 
-    @property
     def has_newer_watermarks(self) -> bool:
         state, sent = self.partition.state, self.sent
         return (
@@ -63,7 +62,6 @@ class SessionPartition:
             or state.low_watermark != sent.low_watermark
         )
 
-    @property
     def has_records(self) -> bool:
         """The follower lacks records; those that an answer has no room for keep the partition in `updated`."""
         return self.partition.log.has_data(self.fetch.fetch_offset, self.partition.state.log_end_offset)
@@ -226,7 +224,9 @@ class FetchSessions:
         session = delayed.session
         assert isinstance(session, FetchSession)
         topics: dict[str, list[FetchedRecords]] = refused or {}
-        budget = min(delayed.body.max_bytes, self._response_max_bytes)
+        budget = delayed.body.max_bytes
+        if budget > self._response_max_bytes:
+            budget = self._response_max_bytes
         size, urgent = 0, bool(topics)
         with_watermarks: list[TopicPartition] = []
         for topic_partition in list(session.updated):
@@ -236,17 +236,17 @@ class FetchSessions:
                 continue
             if entry.awaits_position:
                 continue
-            if entry.is_at_the_end:
-                if entry.has_newer_watermarks:
+            if entry.is_at_the_end():
+                if entry.has_newer_watermarks():
                     with_watermarks.append(topic_partition)
                 else:
                     del session.updated[topic_partition]
                 continue
             answer, is_error = self._answer_entry(session, entry, budget - size, first=not size)
             if answer is None:
-                if entry.has_newer_watermarks:
+                if entry.has_newer_watermarks():
                     with_watermarks.append(topic_partition)
-                elif not entry.has_records:
+                elif not entry.has_records():
                     del session.updated[topic_partition]
                 continue
             session.updated.pop(topic_partition, None)
@@ -277,8 +277,6 @@ class FetchSessions:
         if refusal is not None:
             session.drop(partition.topic_partition)
             return self._answers.refused(partition, refusal), True
-        if budget <= 0 or not entry.has_records:
-            return None, False
         granted = grant_follower(partition.state, fetch.fetch_offset)
         records = self._answers.read(partition, fetch, granted, budget, first)
         if records.response.error_code:
@@ -296,6 +294,6 @@ class FetchSessions:
         entry = session.partitions[topic_partition]
         granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
         entry.sent = granted
-        if not entry.has_records:
+        if not entry.has_records():
             session.updated.pop(topic_partition, None)
         topics.setdefault(topic_partition.topic, []).append(watermarks_only(topic_partition.partition, granted))

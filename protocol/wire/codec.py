@@ -47,7 +47,8 @@ TOPIC_PREFIXES_MAX = 1_000
 _LENGTH = struct.Struct(">I")
 _LENGTH_PLACE = bytes(4)
 _BIN_HEADER = struct.Struct(">BI")
-_EMPTY_ARRAY = b"\x90"
+_SHORT_ARRAYS = tuple(bytes((0x90 | length,)) for length in range(16))
+_EMPTY_ARRAY = _SHORT_ARRAYS[0]
 _EMPTY_BIN = b"\xc4\x00"
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -116,10 +117,11 @@ def decode_request_body(frame: IncomingFrame) -> Request:
     try:
         if frame.api_key == PRODUCE_KEY:
             return _decode_produce(frame.body)
-        body: Request = _request_decoders[frame.api_key].decode(frame.body)
+        packed = memoryview(frame.body)
+        body: Request = _request_decoders[frame.api_key].decode(packed)
     except _DECODE_ERRORS as error:
         raise MalformedMessage(str(error) or type(error).__name__, frame.correlation_id) from None
-    excess = find_excess(body)
+    excess = find_excess(body, len(packed))
     if excess is not None:
         raise MalformedMessage(excess, frame.correlation_id)
     return body
@@ -262,6 +264,6 @@ def _open(packed: bytes, empty_tail: bytes) -> bytes:
 
 
 def _array_header(length: int) -> bytes:
-    if length < 16:
-        return bytes((0x90 | length,))
+    if length < len(_SHORT_ARRAYS):
+        return _SHORT_ARRAYS[length]
     return _BIN_HEADER.pack(0xDD, length)

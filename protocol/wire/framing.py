@@ -101,7 +101,6 @@ class FrameReceiver:
         self._end = 0
         self.privileged = False
 
-    @property
     def has_partial_frame(self) -> bool:
         """Whether a frame has begun and was not returned yet."""
         return self._end > self._start
@@ -182,7 +181,7 @@ class FrameReceiver:
 
     def shrink(self) -> None:
         """Release memory if nothing is pending: the connection is idle, or another one needs the room."""
-        if self.has_partial_frame or len(self._buffer) == INITIAL_BUFFER_BYTES:
+        if self.has_partial_frame() or len(self._buffer) == INITIAL_BUFFER_BYTES:
             return
         self.close()
 

@@ -18,9 +18,11 @@ from minibroker.protocol.wire.messages import (
 )
 
 
-def find_excess(request: Request) -> str | None:
-    """Which limit a request exceeds, in words; None if none."""
-    check = _CHECKS.get(type(request))
+def find_excess(request: Request, size_bytes: int) -> str | None:
+    """Which limit a request of that size exceeds, in words; None if none."""
+    check = _ALWAYS_CHECKED.get(type(request))
+    if check is None and size_bytes > PARTITIONS_MAX:  # each partition takes a byte or more
+        check = _COUNTED.get(type(request))
     return None if check is None else check(request)
 
 
@@ -34,11 +36,13 @@ def _repeated(names: list[Hashable]) -> str | None:
     return None if len(set(names)) == len(names) else "a name is listed twice"
 
 
-_CHECKS: dict[type[Request], Callable[[Any], str | None]] = {
+_COUNTED: dict[type[Request], Callable[[Any], str | None]] = {
     FetchRequest: lambda body: _too_many(body.topics) or _too_many(body.forgotten_topics_data),
     ListOffsetsRequest: lambda body: _too_many(body.topics),
     OffsetForLeaderEpochRequest: lambda body: _too_many(body.topics),
     GetReplicaLogInfoRequest: lambda body: _too_many(body.topics),
+}
+_ALWAYS_CHECKED: dict[type[Request], Callable[[Any], str | None]] = {
     MetadataRequest: lambda body: _repeated([topic.name for topic in body.topics or ()]),
     DescribeReplicaStateRequest: lambda body: _repeated(list(body.topics or ())),
     DescribeConfigsRequest: lambda body: _repeated([(r.resource_type, r.resource_name) for r in body.resources]),

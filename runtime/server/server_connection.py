@@ -203,7 +203,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def idle_seconds(self, now: float) -> float:
         """For how long the peer has neither sent a request nor waited for an answer."""
-        return 0.0 if self._in_flight or self._receiver.has_partial_frame else now - self._last_active
+        return 0.0 if self._in_flight or self._receiver.has_partial_frame() else now - self._last_active
 
     def release_idle_buffer(self) -> None:
         self._receiver.shrink()
@@ -297,7 +297,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         turn_ends_at = self._server.iteration.left - TURN_COST
         self._handling = True
         try:
-            while receiver.has_partial_frame and not self._must_wait():
+            while receiver.has_partial_frame() and not self._must_wait():
                 frame = receiver.next_frame()
                 if frame is None:
                     break
@@ -417,7 +417,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         receiver = self._receiver
         if not (
             self._paused
-            or receiver.has_partial_frame
+            or receiver.has_partial_frame()
             or self._server.lacks_buffers
             or self._must_wait()
             or not receiver.make_room()
@@ -432,9 +432,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._server.lacks_buffers:
             self._receiver.shrink()
         self.is_starved = not waits and not self._has_room()
-        if self.frame_began is None and (not waits and self._receiver.has_partial_frame):
+        if self.frame_began is None and (not waits and self._receiver.has_partial_frame()):
             self.frame_began = self._loop.time()
-        elif waits or not self._receiver.has_partial_frame:
+        elif waits or not self._receiver.has_partial_frame():
             self.frame_began = None
         pause = waits or self.is_starved
         if pause != self._paused:

@@ -19,8 +19,8 @@ class SimulatedClock:
 
     def now_ms(self) -> int:
         self._process.check_alive()
-        return WALL_CLOCK_START_MS + self._skew_ms() + round((self._loop.time() - self._loop.start_time) * 1000)
+        return WALL_CLOCK_START_MS + self._skew_ms() + round((self._loop.present - self._loop.start_time) * 1000)
 
     def monotonic_ns(self) -> int:
         self._process.check_alive()
-        return round(self._loop.time() * 1_000_000_000)
+        return round(self._loop.present * 1_000_000_000)

@@ -6,6 +6,7 @@ change a link (`network`).
 
 import math
 import random
+from math import log
 
 import msgspec
 
@@ -57,7 +58,7 @@ class Links:
         """Address of each machine, by name; a client may connect to either."""
         self._nameless: set[str] = set()
         self._powered_off: set[str] = set()
-        self._cut: dict[tuple[str, str], float] = {}
+        self.cuts: dict[tuple[str, str], float] = {}
         """Time of each present cut, in loop time."""
         self._healed: dict[tuple[str, str], tuple[float, float]] = {}
         """The last healed cut: from when, until when."""
@@ -66,15 +67,15 @@ class Links:
         self._serial = 0
 
     def is_open(self, source: str, target: str) -> bool:
-        return (source, target) not in self._cut
+        return (source, target) not in self.cuts
 
     def last_cut(self, source: str, target: str) -> tuple[float, float] | None:
         """Start and end (now, if it lasts) of the last cut on this way; None: there was none."""
-        since = self._cut.get((source, target))
-        return self._healed.get((source, target)) if since is None else (since, self.loop.time())
+        since = self.cuts.get((source, target))
+        return self._healed.get((source, target)) if since is None else (since, self.loop.present)
 
     def cut_since(self, source: str, target: str) -> float:
-        return self._cut.get((source, target), math.inf)
+        return self.cuts.get((source, target), math.inf)
 
     def contact(self, source: str, target: str) -> Contact:
         return self.contacts.setdefault((source, target), Contact())
@@ -96,7 +97,7 @@ class Links:
         latency = self.latency
         if source == target:
             return latency.loopback
-        seconds = latency.minimum - latency.extra_mean * math.log(1.0 - self.random.random())
+        seconds = latency.minimum - latency.extra_mean * log(1.0 - self.random.random())
         return seconds + self.slow_links.get((source, target), 0.0) if self.slow_links else seconds
 
     def transmission(self, source: str, target: str, length: int) -> float:
@@ -104,7 +105,7 @@ class Links:
         rate = self.bandwidth.get((source, target))
         if rate is None:
             return 0.0
-        now = self.loop.time()
+        now = self.loop.present
         free_at = max(now, self._busy_until.get((source, target), now)) + length / rate
         self._busy_until[source, target] = free_at
         return free_at - now

@@ -63,9 +63,10 @@ class Unhandled(AssertionError):
     """A callback or a task raised an exception that was never handled; the first such exception is the cause."""
 
 
-class NodeHandle(events.Handle):
-    """A ready callback and its process. The loop runs it in one call instead of three: handles are made some 2,000
-    times a virtual second."""
+class NodeHandle(events.TimerHandle):
+    """A callback and its process, ready or waiting for its time. The loop runs it in one call instead of three: handles
+    are made some 2,000 times a virtual second. There is one class of both kinds, because the
+    interpreter specializes an instruction for the class that it meets there."""
 
     __slots__ = ("_process",)
 
@@ -75,30 +76,9 @@ class NodeHandle(events.Handle):
         args: tuple[Any, ...],
         loop: "VirtualLoop",
         context: contextvars.Context | None,
+        when: float = 0.0,
     ) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._process = self._context.get(PROCESS)
-
-
-class NodeTimerHandle(events.TimerHandle):
-    """A timer and its process."""
-
-    __slots__ = ("_process",)
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., Any],
-        args: tuple[Any, ...],
-        loop: "VirtualLoop",
-        context: contextvars.Context | None,
-    ) -> None:
+        """`when`: the time of a timer; 0: it is ready."""
         self._context = contextvars.copy_context() if context is None else context
         self._loop = loop
         self._callback = callback
@@ -107,14 +87,14 @@ class NodeTimerHandle(events.TimerHandle):
         self._repr = None
         self._source_traceback = None
         self._when = when
-        self._scheduled = True
         self._process = self._context.get(PROCESS)
 
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
             self._callback = self._args = None  # type: ignore[assignment]
-            self._loop._timer_handle_cancelled(self)
+            if self._when:
+                self._loop._timer_handle_cancelled(self)
 
 
 class VirtualFuture(asyncio.Future[T]):
@@ -159,10 +139,12 @@ class VirtualLoop(Unsimulated):
         self._serial = 0
         self.start_time = START_TIME
         self._now = START_TIME
-        self._present = START_TIME
-        """What `time` returns: ahead of `_now` while a process is in a slow synchronous call."""
+        self.present = START_TIME
+        """What `time` returns: ahead of the other processes for one that is in a slow synchronous call."""
+        self.elapsed = 0.0
+        """Virtual seconds since the start."""
         self._end_of_time = START_TIME + SECONDS_MAX
-        self._timers: list[tuple[float, int, NodeTimerHandle | NodeHandle]] = []
+        self._timers: list[tuple[float, int, NodeHandle]] = []
         self._cancelled_timers = 0
         self._current: Process | None = None
         self._callbacks_this_instant = 0
@@ -223,23 +205,18 @@ class VirtualLoop(Unsimulated):
         return self._serial
 
     def time(self) -> float:
-        """Virtual seconds; ahead of the other processes for one that is in a slow synchronous call."""
-        return self._present
-
-    @property
-    def elapsed(self) -> float:
-        """Virtual seconds since the start."""
-        return self._now - START_TIME
+        """Virtual seconds: `present`, as asyncio asks for it."""
+        return self.present
 
     def charge(self, seconds: float) -> None:
         """The running process makes a synchronous call that takes this long; nothing else of it runs meanwhile."""
         if self._current is not None and seconds > 0:
-            self._present += seconds
-            self._current.busy_until = self._present
+            self.present += seconds
+            self._current.busy_until = self.present
 
     def _hold(self, process: Process) -> None:
         """The process was charged for a synchronous call: nothing of it runs until the call ends."""
-        self._present = self._now
+        self.present = self._now
         if process.alive:
             process.runs = False
             self.call_at(process.busy_until, self._release, process, context=WORLD)
@@ -251,26 +228,53 @@ class VirtualLoop(Unsimulated):
         self._ready.extend(handles)  # type: ignore[attr-defined]
 
     @property
-    def _ready_queue(self) -> "deque[NodeHandle | NodeTimerHandle]":
-        return cast("deque[NodeHandle | NodeTimerHandle]", self._ready)  # type: ignore[attr-defined]
+    def _ready_queue(self) -> "deque[NodeHandle]":
+        return cast("deque[NodeHandle]", self._ready)  # type: ignore[attr-defined]
 
     def _run_once(self) -> None:
-        """Iterate until the loop is stopped."""
+        """Iterate until the loop is stopped: run one callback after the other, each on behalf of its process. It is the
+        hot path of every run."""
         ready, timers = self._ready_queue, self._timers
-        while True:
-            if not ready and not self._stopping:  # type: ignore[attr-defined]
-                self._jump_to_next_timer()
-            now = self._now
-            while timers and timers[0][0] <= now:
-                ready.append(heapq.heappop(timers)[2])
-            count = len(ready)
-            self.callbacks_run += count
-            self._callbacks_this_instant += count
-            if self._callbacks_this_instant > CALLBACKS_PER_INSTANT_MAX:
-                raise Livelock(f"time stands still at {self.elapsed:.3f} s; running: {self.tasks()}")
-            self._run_some(ready, count)
-            if self._stopping:  # type: ignore[attr-defined]
-                return
+        try:
+            while True:
+                if not ready and not self._stopping:  # type: ignore[attr-defined]
+                    self._jump_to_next_timer()
+                now = self._now
+                while timers and timers[0][0] <= now:
+                    ready.append(heapq.heappop(timers)[2])
+                self._count(len(ready))
+                for _ in range(len(ready)):
+                    handle = ready.popleft()
+                    if handle._cancelled:
+                        self._cancelled_timers -= handle._when > 0
+                        continue
+                    process = self._current = handle._process
+                    if process is not None and not process.runs:
+                        if process.alive:
+                            process.backlog.append(handle)
+                        continue
+                    callback = handle._callback
+                    try:
+                        handle._context.run(callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        what = f"Exception in callback {describe_callback(callback)}"
+                        self.call_exception_handler({"message": what, "exception": error, "handle": handle})
+                    if process is not None and self.present > now:
+                        self._hold(process)
+                self._current = None
+                if self._stopping:  # type: ignore[attr-defined]
+                    return
+        finally:
+            self._current = None
+            self.present = self._now
+
+    def _count(self, ready: int) -> None:
+        self.callbacks_run += ready
+        self._callbacks_this_instant += ready
+        if self._callbacks_this_instant > CALLBACKS_PER_INSTANT_MAX:
+            raise Livelock(f"time stands still at {self.elapsed:.3f} s; running: {self.tasks()}")
 
     def _jump_to_next_timer(self) -> None:
         timers = self._timers
@@ -281,39 +285,11 @@ class VirtualLoop(Unsimulated):
             raise Stuck(f"nothing is left to happen at {self.elapsed:.3f} s; waiting: {self.tasks()}")
         when = timers[0][0]
         if when > self._now:
-            self._now = self._present = when
+            self._now = self.present = when
+            self.elapsed = when - START_TIME
             self._callbacks_this_instant = 0
             if when > self._end_of_time:
                 raise Stuck(f"not done after {self.elapsed:.0f} s; waiting: {self.tasks()}")
-
-    def _run_some(self, ready: "deque[NodeHandle | NodeTimerHandle]", count: int) -> None:
-        """The hot path of every run: run one callback after the other, each on behalf of its process."""
-        now = self._now
-        try:
-            for _ in range(count):
-                handle = ready.popleft()
-                if handle._cancelled:
-                    if type(handle) is NodeTimerHandle:
-                        self._cancelled_timers -= 1
-                    continue
-                process = self._current = handle._process
-                if process is not None and not process.runs:
-                    if process.alive:
-                        process.backlog.append(handle)
-                    continue
-                callback = handle._callback
-                try:
-                    handle._context.run(callback, *handle._args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:
-                    what = f"Exception in callback {describe_callback(callback)}"
-                    self.call_exception_handler({"message": what, "exception": error, "handle": handle})
-                if process is not None and self._present > now:
-                    self._hold(process)
-        finally:
-            self._current = None
-            self._present = now
 
     # ---------------------------------------------------------------------------------------------- scheduling
     def call_soon(
@@ -325,8 +301,8 @@ class VirtualLoop(Unsimulated):
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> NodeTimerHandle:
-        handle = NodeTimerHandle(when, callback, args, self, context)
+    ) -> NodeHandle:
+        handle = NodeHandle(callback, args, self, context, when)
         self._serial += 1
         heapq.heappush(self._timers, (when, self._serial, handle))
         return handle
@@ -339,12 +315,12 @@ class VirtualLoop(Unsimulated):
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> NodeTimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    ) -> NodeHandle:
+        return self.call_at(self.present + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         self._cancelled_timers += 1
-        if self._cancelled_timers > max(CANCELLED_TIMERS_KEPT, len(self._timers) // 2):
+        if self._cancelled_timers > CANCELLED_TIMERS_KEPT and self._cancelled_timers > len(self._timers) // 2:
             self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]
             heapq.heapify(self._timers)
             self._cancelled_timers = 0

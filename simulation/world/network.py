@@ -57,10 +57,10 @@ class Fabric(Links):
     # -------------------------------------------------------------------------------------------------- faults
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from source to target from now on (one way)."""
-        self._cut.setdefault((source, target), self.loop.time())
+        self.cuts.setdefault((source, target), self.loop.time())
 
     def heal(self, source: str, target: str) -> None:
-        since = self._cut.pop((source, target), None)
+        since = self.cuts.pop((source, target), None)
         if since is not None:
             self._healed[source, target] = since, self.loop.time()
         for end in list(self._ends.values()):
@@ -79,7 +79,7 @@ class Fabric(Links):
 
     def join(self, host: str) -> None:
         """Undo `isolate` and every other cut there."""
-        for source, target in sorted(pair for pair in self._cut if host in pair):
+        for source, target in sorted(pair for pair in self.cuts if host in pair):
             self.heal(source, target)
 
     def reject(self, source: str | None, target: str) -> None:
@@ -104,7 +104,7 @@ class Fabric(Links):
         self._rejected.discard((source, target))
 
     def heal_all(self) -> None:
-        for source, target in sorted(self._cut):
+        for source, target in sorted(self.cuts):
             self.heal(source, target)
         self._rejected.clear()
         self._nameless.clear()

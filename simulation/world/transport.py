@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from minibroker.runtime.ports import Buffer
 from minibroker.simulation.world.links import Contact, Links
 from minibroker.simulation.world.loop import NodeHandle
@@ -28,21 +30,53 @@ RESEND_SECONDS = 1.0
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
 
-class StreamSegment:
-    """Bytes in flight; or the end of the stream (`data` None)."""
+class StreamSegment(Struct, frozen=True, gc=False):
+    """Bytes in flight, or the end of the stream."""
 
-    __slots__ = ("arrives_at", "data", "starts_write")
-
-    def __init__(self, arrives_at: float, data: bytes | None, starts_write: bool) -> None:
-        self.arrives_at = arrives_at
-        self.data = data
-        self.starts_write = starts_write
-        """Its first byte is the first of a `write`, and so of a frame."""
+    arrives_at: float
+    data: bytes | None
+    """None: the end."""
+    starts_write: bool
+    """Its first byte is the first of a `write`, and so of a frame."""
 
 
 class SimulatedTransport:
     """One end of a connection. Implements `ports.Transport`."""
 
+    __slots__ = (
+        "_arrival",
+        "_buffer",
+        "_buffer_bytes",
+        "_closing",
+        "_contact",
+        "_ended",
+        "_fin_sent",
+        "_high",
+        "_is_behind",
+        "_is_finishing",
+        "_is_half_closing",
+        "_is_held",
+        "_links",
+        "_loop",
+        "_lost",
+        "_low",
+        "_opened",
+        "_pipe",
+        "_reading",
+        "_unread",
+        "_vanished",
+        "_writer_paused",
+        "cutter",
+        "host",
+        "is_client",
+        "is_gone",
+        "peer",
+        "port",
+        "process",
+        "protocol",
+        "serial",
+        "unread_by_peer",
+    )
     peer: "SimulatedTransport"
     protocol: asyncio.BufferedProtocol
 
@@ -156,7 +190,7 @@ class SimulatedTransport:
                 round_trip = links.delay(self.host, peer.host) + links.delay(peer.host, self.host)
                 self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
             return
-        arrives_at = self._loop.time() + links.delay(self.host, peer.host)
+        arrives_at = self._loop.present + links.delay(self.host, peer.host)
         if links.bandwidth:
             arrives_at += links.transmission(self.host, peer.host, len(data or b""))
         pipe = peer._pipe
@@ -181,15 +215,14 @@ class SimulatedTransport:
 
     # ------------------------------------------------------------------------------------------------- reading
     def pump_soon(self, seconds: float) -> None:
-        when = self._loop.time() + max(0.0, seconds)
+        when = self._loop.present + max(0.0, seconds)
         self._loop.call_at(when, self.pump, context=self.process.context)
 
     def pump(self) -> None:
         """Take what has arrived and hand it to the protocol."""
-        now = self._loop.time()
-        pipe = self._pipe
+        now, links, pipe = self._loop.present, self._links, self._pipe
         while pipe and pipe[0].arrives_at <= now and not self.is_gone and self._opened and not self._is_held:
-            if not self._links.is_open(self.peer.host, self.host):
+            if links.cuts and not links.is_open(self.peer.host, self.host):
                 return  # heal() pumps again
             segment = pipe.popleft()
             data = segment.data
@@ -197,13 +230,16 @@ class SimulatedTransport:
                 self._ended = True
                 self._note_loss()
                 self._unread += self.cutter.rest() if self.cutter is not None else b""
+                continue
+            links.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
+            if links.cuts_frames:
+                self._cut_frames(data, segment.starts_write)
             else:
-                self._links.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
-                self._arrive(data, segment.starts_write)
+                self._unread += data
         self._read()
 
-    def _arrive(self, data: bytes, starts_write: bool) -> None:
-        if self._links.cuts_frames and self.cutter is None and starts_write:
+    def _cut_frames(self, data: bytes, starts_write: bool) -> None:
+        if self.cutter is None and starts_write:
             self.cutter = FrameCutter(self)
         if self.cutter is None:
             self._unread += data
@@ -263,20 +299,17 @@ class SimulatedTransport:
             if links.random.random() < links.latency.split_probability and wanted > 1:
                 wanted = links.random.randrange(1, wanted)
             target = memoryview(self.protocol.get_buffer(wanted))
-            count = min(len(target), wanted)
-            assert count > 0, "get_buffer returned an empty buffer"
-            if count == len(unread):
-                target[:count] = unread
-                self._unread = b""
-            else:
-                target[:count] = unread[:count]
-                self._unread = unread[count:]
+            count = wanted if wanted <= len(target) else len(target)
+            assert count, "get_buffer returned an empty buffer"
+            target[:count] = unread if count == len(unread) else unread[:count]
+            self._unread = unread[count:]
             target.release()
             self._acknowledge_reading(count)
             try:
                 if self.is_client:
-                    contact = self._contact = self._contact or links.contact(self.host, self.peer.host)
-                    contact.answered_at = self._loop.time()
+                    if self._contact is None:
+                        self._contact = links.contact(self.host, self.peer.host)
+                    self._contact.answered_at = self._loop.present
                 self.protocol.buffer_updated(count)
             except Exception as error:  # as asyncio does
                 message = "Fatal error: protocol.buffer_updated() call failed."
@@ -342,7 +375,7 @@ class SimulatedTransport:
     def lose_soon(self, error: Exception | None, seconds: float) -> None:
         """The kernel of this end learns that the connection is broken; that waits behind a cut link."""
         if not self.is_gone:
-            when = self._loop.time() + max(0.0, seconds)
+            when = self._loop.present + max(0.0, seconds)
             self._loop.call_at(when, self._lose_when_reachable, error, context=self.process.context)
 
     def _lose_when_reachable(self, error: Exception | None) -> None:
@@ -355,13 +388,13 @@ class SimulatedTransport:
 
     def _note_loss(self) -> None:
         if not self._closing:
-            self._links.contact(self.host, self.peer.host).lost_at = self._loop.time()
+            self._links.contact(self.host, self.peer.host).lost_at = self._loop.present
 
     def end_by_kernel(self) -> None:
         """Its process is dead. Linux ends the stream after what was sent. It answers what arrived unread, or arrives
         now, with a reset (tcp_close: data_was_unread), also what comes when a cut is healed: by then it has given up
         the orphaned connection."""
-        now, peer, links = self._loop.time(), self.peer, self._links
+        now, peer, links = self._loop.present, self.peer, self._links
         back = links.delay(self.host, peer.host)
         reset = ConnectionResetError("connection reset by peer")
         is_unread = not self._opened or self._unread or any(segment.arrives_at <= now for segment in self._pipe)

@@ -238,7 +238,7 @@ def test_a_follower_is_told_each_change_of_an_offset_once(sent: dict[str, int] |
     entry = SessionPartition(cast(Any, SimpleNamespace(state=state)), FetchPartition(partition=3, fetch_offset=0))
     if sent is not None:
         entry.sent = FetchGranted(0, 9_000, **{**OFFSETS, **sent})
-    assert entry.has_newer_watermarks == is_newer
+    assert entry.has_newer_watermarks() == is_newer
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_follower_has_nothing_to_be_sent_only_at_the_end_of_its_leaders_log(
     state = {"log_end_offset": 5_000, "leader_epoch": 8, "is_leader": True, "fenced": False, **changed}
     fetch = FetchPartition(partition=3, fetch_offset=5_000, current_leader_epoch=8)
     entry = SessionPartition(cast(Any, SimpleNamespace(state=SimpleNamespace(**state))), fetch)
-    assert entry.is_at_the_end == is_at_the_end
+    assert entry.is_at_the_end() == is_at_the_end
 
 
 # ------------------------------------------------------------------------------------------------------------- offsets

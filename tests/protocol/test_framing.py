@@ -58,7 +58,7 @@ CONTENTS = st.lists(st.binary(max_size=40) | st.integers(0, 30_000).map(lambda s
 def test_frames_are_the_same_however_their_bytes_are_cut(contents: list[bytes], cuts: list[int]) -> None:
     receiver = FrameReceiver(MIB)
     assert feed(receiver, cut(framed(*contents), cuts)) == contents
-    assert not receiver.has_partial_frame
+    assert not receiver.has_partial_frame()
 
 
 @given(CONTENTS)
@@ -83,7 +83,7 @@ def test_a_partial_frame_is_recognized(contents: list[bytes], cut_off: int) -> N
     data = framed(*contents, b"the last one, long enough to be cut anywhere in it")
     receiver = FrameReceiver(MIB)
     assert feed(receiver, [data[:-cut_off]]) == contents
-    assert receiver.has_partial_frame
+    assert receiver.has_partial_frame()
 
 
 def test_a_frame_that_is_put_back_is_returned_again() -> None:
@@ -95,7 +95,7 @@ def test_a_frame_that_is_put_back_is_returned_again() -> None:
     second = receiver.next_frame()
     assert second is not None
     receiver.put_back(second)
-    assert receiver.has_partial_frame
+    assert receiver.has_partial_frame()
     assert bytes(receiver.next_frame() or b"") == b"two"
     assert bytes(receiver.next_frame() or b"") == b"three"
     assert receiver.next_frame() is None
@@ -177,7 +177,7 @@ def partial(receiver: FrameReceiver, size: int) -> bool:
             return False
         target = receiver.get_buffer()
         count = min(len(target), rest)
-        if not receiver.has_partial_frame:
+        if not receiver.has_partial_frame():
             count = 4
             target[:4] = struct.pack(">I", 16 * MIB)
         receiver.received(count)
@@ -242,7 +242,7 @@ def test_an_idle_buffer_shrinks_and_a_busy_one_does_not() -> None:
     held = budget.used_bytes
     receiver.shrink()
     assert budget.used_bytes == held > 0
-    assert receiver.has_partial_frame
+    assert receiver.has_partial_frame()
 
 
 def test_a_frame_handed_out_outlives_the_buffer() -> None:
