@@ -101,7 +101,7 @@ class PartitionLog(OpenLog):
         epochs = None
         for header, buffer in batches:
             assert header.base_offset == end, "batches continue the log"
-            end = header.end_offset
+            end += header.record_count
             size += len(buffer)
             parts.append(buffer)
         try:

@@ -226,7 +226,8 @@ class Partition:
         effects = step(self.state, event)
         if self._details.wants_details:
             self._details.notify(ReplicaStepped(self, event, effects, is_refused=False))
-        self._perform(effects)
+        if effects:
+            self._perform(effects)
 
     def _under_present_fence(self, order: ev.LeaderAndIsrReceived) -> ev.LeaderAndIsrReceived:
         """An order lifts the fence, unless the deadline has passed by now: earlier work, such as creating the log on a

@@ -476,6 +476,7 @@ class ReplicaFetcher:
         position = 0
         while position < len(records):
             header = check_batch(records, position)
+            end = position + header.size_bytes
             headers.append(header)
-            buffers.append(records[position : position + header.size_bytes])
-            position += header.size_bytes
+            buffers.append(records[position:end])
+            position = end

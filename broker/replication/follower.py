@@ -302,7 +302,7 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
     for batch in event.batches:
         assert batch.base_offset == state.log_end_offset
         learned = state.epoch_history.assign(batch.partition_leader_epoch, batch.base_offset) or learned
-        state.log_end_offset = batch.end_offset
+        state.log_end_offset += batch.record_count
     if learned:
         effects += (WriteEpochHistory(), SyncEpochHistorySoon())
     _follow_leader_offsets(state, event, effects)

@@ -197,7 +197,11 @@ def encode_fetch_response(
     for topic, partitions in topics:
         pieces.add(_fetch_topic_prefix(topic) + _array_header(len(partitions)))
         for fetched in partitions:
-            pieces.add_records(_open(_encode(fetched.response), _EMPTY_BIN), fetched.parts, fetched.size_bytes)
+            packed = _encode(fetched.response)
+            if fetched.size_bytes:
+                pieces.add_records(_open(packed, _EMPTY_BIN), fetched.parts, fetched.size_bytes)
+            else:
+                pieces.add(packed)
     return pieces.frame()
 
 
@@ -238,11 +242,10 @@ class _Pieces:
 
     def add_records(self, packed: bytes, parts: Sequence[Buffer], size_bytes: int) -> None:
         """`packed`: what holds them, up to its last field, the records."""
-        self._small += packed
         if not size_bytes:
-            self._small += _EMPTY_BIN
+            self._small += packed + _EMPTY_BIN
             return
-        self._small += _BIN_HEADER.pack(0xC6, size_bytes)
+        self._small += packed + _BIN_HEADER.pack(0xC6, size_bytes)
         self._pieces += parts
         self._small = bytearray()
         self._pieces.append(self._small)
