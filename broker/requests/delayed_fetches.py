@@ -59,7 +59,8 @@ class DelayedFetch:
         self.request = request
         self.body = body
         self.session = session
-        self.listed = sum([len(topic.partitions) for topic in body.topics])
+        self.listed = 0 if session is not None else sum([len(topic.partitions) for topic in body.topics])
+        """Partitions of a consumer's fetch."""
         self.min_bytes = body.min_bytes if self.listed <= FEW_PARTITIONS else 1
         self.done = False
         self.expires_at = 0.0
@@ -77,7 +78,7 @@ class DelayedFetch:
 
     @property
     def is_large(self) -> bool:
-        return self.session is None and self.listed > FEW_PARTITIONS
+        return self.listed > FEW_PARTITIONS
 
     def watch(self, partition: Partition) -> None:
         """Wake this fetch when the partition changes."""
@@ -119,16 +120,18 @@ class DelayedFetches:
         return sum(len(delayed) for delayed in self._delayed.values())
 
     def delay(self, delayed: DelayedFetch) -> bool:
-        """Let it wait; False if too much waits already, so that it must be answered now."""
+        """Let a consumer's fetch wait; False if too much waits already, so that it must be answered now."""
         if not delayed.request.delay(delayed.listed):
             return False
         delayed.expires_at = self._loop.time() + delayed.wait_seconds
-        if delayed.session is not None:
-            self._ring(delayed.session, delayed.expires_at)
-            return True
         self._delayed.setdefault(delayed.request.connection, {})[delayed] = None
         delayed.alarm = self._alarms.set(delayed.expires_at, delayed)
         return True
+
+    def delay_of_follower(self, delayed: DelayedFetch, session: SessionOfFollower) -> None:
+        """Let the fetch of a session wait. It comes from a broker, to which the limits of clients do not apply."""
+        delayed.expires_at = self._loop.time() + delayed.wait_seconds
+        self._ring(session, delayed.expires_at)
 
     def _ring(self, session: SessionOfFollower, at: float) -> None:
         """Look at the session's fetch at that time, or earlier."""

@@ -231,7 +231,8 @@ class FetchHandler:
             partition.services.check_fence()
             decision = check_consumer_fetch(partition.state, epoch, offset, last_epoch)
         elif report:
-            decision = self._answers.report_position(partition, body.replica_id, body.replica_epoch, fetch)
+            replica_epoch = from_wire(body.replica_epoch)
+            decision = self._answers.report_position(partition, body.replica_id, replica_epoch, fetch)
         else:
             refusal = refuse_fetch(partition.state, epoch, offset, last_epoch)
             decision = grant_follower(partition.state, offset) if refusal is None else refusal

@@ -49,19 +49,18 @@ class FetchAnswers:
         self._counters = counters
 
     def report_position(
-        self, partition: Partition, replica_id: int, replica_epoch: int, fetch: FetchPartition
+        self, partition: Partition, replica_id: int, replica_epoch: int | None, fetch: FetchPartition
     ) -> FetchGranted | FetchRefused:
         """A follower's fetch is its progress report: pass it to the core, which decides what it may read."""
-        epoch = from_wire(replica_epoch)
         return partition.handle_fetch(
             FollowerFetched(
                 now_ms=self._now_ms(),
                 replica_id=replica_id,
-                broker_epoch=epoch,
+                broker_epoch=replica_epoch,
                 current_leader_epoch=from_wire(fetch.current_leader_epoch),
                 fetch_offset=fetch.fetch_offset,
                 last_fetched_epoch=from_wire(fetch.last_fetched_epoch),
-                eligible=self._is_eligible(replica_id, epoch),
+                eligible=self._is_eligible(replica_id, replica_epoch),
                 log_start_offset=from_wire(fetch.log_start_offset),
             )
         )

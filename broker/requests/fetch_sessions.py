@@ -88,7 +88,7 @@ class FetchSession:
         self.connection = connection
         self.epoch = 0
         self.replica_id = body.replica_id
-        self.replica_epoch = body.replica_epoch
+        self.replica_epoch = from_wire(body.replica_epoch)
         self.partitions: dict[TopicPartition, SessionPartition] = {}
         self.updated: dict[TopicPartition, None] = {}
         """Partitions that may have something to send; the next answer reads them in this order.
@@ -151,10 +151,8 @@ class FetchSessions:
         session.delayed = delayed
         if self.answer(delayed, body.max_wait_ms <= 0 or bool(refused), refused):
             return
-        if not self._waiting.delay(delayed):
-            self.answer(delayed, force=True)
-            request.connection.mute(delayed.wait_seconds)
-        elif session.updated:
+        self._waiting.delay_of_follower(delayed, session)
+        if session.updated:
             self._waiting.wake_for_watermark(delayed)  # this report itself may have raised the high watermark
 
     def connection_closed(self, connection: RequestConnection) -> None:

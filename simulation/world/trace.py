@@ -10,7 +10,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 LINES_KEPT = 10_000
 """Events kept for the report of a failure."""
@@ -26,11 +26,18 @@ Event = tuple[float, str, tuple[Any, ...]]
 KIND_OF: Callable[[Event], str] = itemgetter(1)
 
 
-class Trace:
-    """Records events in order. `now` returns the virtual seconds since the start."""
+class Elapsing(Protocol):
+    """Where the time of an event comes from."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    elapsed: float
+    """Virtual seconds since the start."""
+
+
+class Trace:
+    """Records events in order."""
+
+    def __init__(self, clock: Elapsing) -> None:
+        self._clock = clock
         self._hash = hashlib.blake2b(digest_size=16)
         self._hashed = 0
         self._unhashed: list[Event] = []
@@ -41,9 +48,9 @@ class Trace:
 
     def record(self, kind: str, *facts: Any) -> None:
         """Facts are plain numbers and strings, the same in every run (anything else fails when it is hashed)."""
-        event = (self._now(), kind, facts)
-        self._unhashed.append(event)
-        if len(self._unhashed) >= EVENTS_HASHED_AT_ONCE:
+        unhashed, event = self._unhashed, (self._clock.elapsed, kind, facts)
+        unhashed.append(event)
+        if len(unhashed) >= EVENTS_HASHED_AT_ONCE:
             self._hash_pending()
         if self.listeners:
             line = line_of(event)

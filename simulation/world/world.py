@@ -56,7 +56,7 @@ class SimulatedWorld:
         """`loop`: a running loop, if given; then its owner calls `end` instead of `run`."""
         self.seed = seed
         self.loop = loop or VirtualLoop()
-        self.trace = Trace(lambda: self.loop.elapsed)
+        self.trace = Trace(self.loop)
         self.network = Fabric(self.loop, self.random("network"), self.trace)
         self.world_observers = WorldObservers()
         """Reports of the world itself: of its ZooKeeper, its disks and its faults."""
@@ -117,7 +117,7 @@ class SimulatedWorld:
         """The ports of the node's living process."""
         process, machine = self.process(name), self.machine(name)
         if machine.runtime is None:
-            clock = SimulatedClock(self.loop, process, lambda: machine.clock_skew_ms)
+            clock = SimulatedClock(self.loop, process, machine)
 
             def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
                 return SimulatedCoordination(self.zookeeper, process, servers, session_timeout_ms)

@@ -11,7 +11,7 @@ import pytest
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
-from minibroker.broker.replication.state import RemoteReplica, ReplicaState, ReplicationConfig
+from minibroker.broker.replication.state import RemoteReplica, ReplicaState, ReplicationConfig, Role
 from minibroker.broker.requests import offset_requests
 from minibroker.broker.requests.fetch_answers import FetchAnswers
 from minibroker.broker.requests.fetch_sessions import FetchSession, FetchSessions, SessionPartition
@@ -247,7 +247,7 @@ def test_a_follower_is_told_each_change_of_an_offset_once(sent: dict[str, int] |
         ({}, True),
         ({"log_end_offset": 5_001}, False),
         ({"leader_epoch": 9}, False),
-        ({"is_leader": False}, False),
+        ({"role": Role.FOLLOWER}, False),
         ({"fenced": True}, False),
     ],
     ids=["at-the-end", "records", "epoch", "deposed", "fenced"],
@@ -255,7 +255,7 @@ def test_a_follower_is_told_each_change_of_an_offset_once(sent: dict[str, int] |
 def test_a_follower_has_nothing_to_be_sent_only_at_the_end_of_its_leaders_log(
     changed: dict[str, Any], is_at_the_end: bool
 ) -> None:
-    state = {"log_end_offset": 5_000, "leader_epoch": 8, "is_leader": True, "fenced": False, **changed}
+    state = {"log_end_offset": 5_000, "leader_epoch": 8, "role": Role.LEADER, "fenced": False, **changed}
     fetch = FetchPartition(partition=3, fetch_offset=5_000, current_leader_epoch=8)
     entry = SessionPartition(cast(Any, SimpleNamespace(state=SimpleNamespace(**state))), fetch)
     assert entry.is_at_the_end() == is_at_the_end

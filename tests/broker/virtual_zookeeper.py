@@ -38,7 +38,7 @@ class World:
         self.loop = loop
         self.clock = VirtualClock(loop)
         self.random = random.Random(7)
-        self.zookeeper = SimulatedZooKeeper(loop, self.random, Trace(lambda: loop.elapsed))
+        self.zookeeper = SimulatedZooKeeper(loop, self.random, Trace(loop))
 
     def process(self, name: str) -> Process:
         return Process(name, 1, self.loop)

@@ -24,7 +24,7 @@ META = b"version=1\ndirectory.id=%s\n"
 def storage() -> SimulatedStorage:
     """The disk of a broker with one log of two segments."""
     loop = VirtualLoop()
-    disk = SimulatedStorage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
+    disk = SimulatedStorage("broker-1", loop, random.Random(1), Trace(loop))
     disk.provision(PARTITION)
     put_file(disk, f"{LOG_DIRECTORY}/meta.properties", META % b"mine")
     put_file(disk, f"{LOG_DIRECTORY}/whole-since", b"since\n")

@@ -33,7 +33,7 @@ BATCHES = [bytes(build_batch([(None, b"%d" % offset, 0, ())], base_offset=offset
 
 def storage(*batches: bytes) -> SimulatedStorage:
     loop = VirtualLoop()
-    disk = SimulatedStorage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
+    disk = SimulatedStorage("broker-1", loop, random.Random(1), Trace(loop))
     disk.provision(directory_of(A))
     put_file(disk, f"{directory_of(A)}/{0:020d}.log", b"".join(batches))
     loop.close()

@@ -60,10 +60,10 @@ class Machine:
     def __init__(self, seed: int = 0) -> None:
         self.loop = VirtualLoop()
         self.random = random.Random(seed)
-        self.storage = SimulatedStorage("host", self.loop, self.random, Trace(lambda: 0.0))
+        self.storage = SimulatedStorage("host", self.loop, self.random, Trace(self.loop))
         self.storage.cost.background_mean = 0.0
         self.storage.provision(PATH)
-        self.skew_ms = 0
+        self.clock_skew_ms = 0
         self.starts = 0
         self.process = self._new_process()
 
@@ -75,7 +75,7 @@ class Machine:
         return SimulatedDisk(self.storage, self.process, self.clock())
 
     def clock(self) -> SimulatedClock:
-        return SimulatedClock(self.loop, self.process, lambda: self.skew_ms)
+        return SimulatedClock(self.loop, self.process, self)
 
     def kill(self) -> None:
         """The process ends; the kernel keeps what it wrote."""

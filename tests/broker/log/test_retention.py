@@ -51,7 +51,7 @@ def test_retention_by_size_stops_at_exactly_its_bytes(machine: Machine, too_many
 def test_retention_by_age_keeps_younger_segments(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
     for number in range(40):
-        machine.skew_ms = number * 1_000
+        machine.clock_skew_ms = number * 1_000
         append(log, 1)
     now_ms = machine.clock().now_ms()
     start = retain(log, 80, now_ms)
@@ -63,7 +63,7 @@ def test_retention_by_age_keeps_younger_segments(machine: Machine) -> None:
 def test_a_segment_is_as_old_as_its_last_append(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
     append(log, 3)
-    machine.skew_ms = 10_000
+    machine.clock_skew_ms = 10_000
     append(log, 1)
     assert log.segment_count == 1
     assert retain(log, 8, machine.clock().now_ms()) == 0
