@@ -147,8 +147,9 @@ class VirtualLoop(Unsimulated):
         self._timers: list[tuple[float, int, NodeHandle]] = []
         self._cancelled_timers = 0
         self._current: Process | None = None
-        self._callbacks_this_instant = 0
         self.callbacks_run = 0
+        self._callbacks_at_most = CALLBACKS_PER_INSTANT_MAX
+        """As many callbacks may have run before time passes again."""
         self.unhandled: list[str] = []
         """Unhandled exceptions of callbacks and of tasks that were never awaited."""
         self._first_unhandled: BaseException | None = None
@@ -242,8 +243,11 @@ class VirtualLoop(Unsimulated):
                 now = self._now
                 while timers and timers[0][0] <= now:
                     ready.append(heapq.heappop(timers)[2])
-                self._count(len(ready))
-                for _ in range(len(ready)):
+                count = len(ready)
+                self.callbacks_run += count
+                if self.callbacks_run > self._callbacks_at_most:
+                    raise Livelock(f"time stands still at {self.elapsed:.3f} s; running: {self.tasks()}")
+                for _ in range(count):
                     handle = ready.popleft()
                     if handle._cancelled:
                         self._cancelled_timers -= handle._when > 0
@@ -263,18 +267,11 @@ class VirtualLoop(Unsimulated):
                         self.call_exception_handler({"message": what, "exception": error, "handle": handle})
                     if process is not None and self.present > now:
                         self._hold(process)
-                self._current = None
                 if self._stopping:  # type: ignore[attr-defined]
                     return
         finally:
             self._current = None
             self.present = self._now
-
-    def _count(self, ready: int) -> None:
-        self.callbacks_run += ready
-        self._callbacks_this_instant += ready
-        if self._callbacks_this_instant > CALLBACKS_PER_INSTANT_MAX:
-            raise Livelock(f"time stands still at {self.elapsed:.3f} s; running: {self.tasks()}")
 
     def _jump_to_next_timer(self) -> None:
         timers = self._timers
@@ -287,7 +284,7 @@ class VirtualLoop(Unsimulated):
         if when > self._now:
             self._now = self.present = when
             self.elapsed = when - START_TIME
-            self._callbacks_this_instant = 0
+            self._callbacks_at_most = self.callbacks_run + CALLBACKS_PER_INSTANT_MAX
             if when > self._end_of_time:
                 raise Stuck(f"not done after {self.elapsed:.0f} s; waiting: {self.tasks()}")
 

@@ -304,7 +304,10 @@ class SimulatedTransport:
             target[:count] = unread if count == len(unread) else unread[:count]
             self._unread = unread[count:]
             target.release()
-            self._acknowledge_reading(count)
+            peer = self.peer
+            peer.unread_by_peer -= count
+            if peer._buffer or peer._writer_paused:  # its kernel knows at once; its process only if it waits for that
+                self._open_window(peer)
             try:
                 if self.is_client:
                     if self._contact is None:
@@ -320,11 +323,8 @@ class SimulatedTransport:
             if not self.protocol.eof_received():
                 self.close()
 
-    def _acknowledge_reading(self, count: int) -> None:
-        """The peer's kernel knows at once; its process only if it waits for that."""
-        peer = self.peer
-        peer.unread_by_peer -= count
-        if (peer._buffer or peer._writer_paused) and not peer.is_gone:
+    def _open_window(self, peer: "SimulatedTransport") -> None:
+        if not peer.is_gone:
             self._loop.call_soon(peer._window_opened, context=peer.process.context)
 
     def pause_reading(self) -> None:
