@@ -153,8 +153,6 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._send_held()
 
     def _send_held(self) -> None:
-        if not self._held:
-            return
         held, self._held = self._held, []
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(held)
@@ -175,23 +173,25 @@ class RpcConnection(asyncio.BufferedProtocol):
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._receiver.received(nbytes)
+        receiver = self._receiver
+        receiver.received(nbytes)
         self._is_in_step = True
         try:
-            while self._receiver.has_partial_frame() and not self.closed:
-                frame = self._receiver.take_frame()  # records stay views into it
+            while receiver.has_partial_frame() and not self.closed:
+                frame = receiver.take_frame()  # records stay views into it
                 if frame is None:
                     break
                 self._on_frame(frame)
             if not self.closed:
-                self._receiver.make_room()  # no budget here: this side requested what comes
+                receiver.make_room()  # no budget here: this side requested what comes
         except ProtocolError as error:
             self._end(PeerBroken(f"{self.peer} broke the protocol: {error}"))
             if self._transport is not None:
                 self._transport.abort()
         finally:
             self._is_in_step = False
-            self._send_held()
+            if self._held:
+                self._send_held()
 
     def eof_received(self) -> bool:
         return False

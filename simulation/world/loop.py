@@ -275,12 +275,14 @@ class VirtualLoop(Unsimulated):
 
     def _jump_to_next_timer(self) -> None:
         timers = self._timers
-        while timers and timers[0][2]._cancelled:
+        while True:
+            if not timers:
+                raise Stuck(f"nothing is left to happen at {self.elapsed:.3f} s; waiting: {self.tasks()}")
+            when, _, handle = timers[0]
+            if not handle._cancelled:
+                break
             heapq.heappop(timers)
             self._cancelled_timers -= 1
-        if not timers:
-            raise Stuck(f"nothing is left to happen at {self.elapsed:.3f} s; waiting: {self.tasks()}")
-        when = timers[0][0]
         if when > self._now:
             self._now = self.present = when
             self.elapsed = when - START_TIME

@@ -148,9 +148,10 @@ class SimulatedTransport:
             return
         if not self._buffer:
             data = b"".join(list_of_data)
-            if len(data) <= WINDOW_BYTES - self.unread_by_peer:  # nearly always
+            unread = self.unread_by_peer + len(data)
+            if unread <= WINDOW_BYTES:  # nearly always
                 if data:
-                    self.unread_by_peer += len(data)
+                    self.unread_by_peer = unread
                     self._send_segment(data)
                 return
         for part in list_of_data:

@@ -23,6 +23,7 @@ ENTRY_OVERHEAD_BYTES = 250
 PINNED_RATIO_MAX = 2
 """A part of a larger buffer keeps all of it in memory, so a part of less than half is copied."""
 COMPACT_AFTER = 64
+WHOLE = (bytes, bytearray)
 
 
 class CachedBatch(Struct, frozen=True, gc=False):
@@ -141,4 +142,4 @@ class LogTail:
 
 def _whole_bytes(view: memoryview) -> int:
     whole = view.obj
-    return len(whole) if isinstance(whole, bytes | bytearray) else view.nbytes
+    return len(whole) if isinstance(whole, WHOLE) else view.nbytes
