@@ -193,9 +193,9 @@ class ProducerStates:
         """Remember a batch that is in the log now. `now_ms`: when it was appended, by this broker's wall clock."""
         if header.producer_id < 0:
             return
-        first, delta = header.base_sequence, header.last_offset_delta
-        last = (first + delta) & SEQUENCE_MAX if first >= 0 else first
-        batches = _BATCH.pack(first, last, header.base_offset, header.base_offset + delta, header.crc)
+        batches = _BATCH.pack(
+            header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.crc
+        )
         if self._idle:
             self._idle.pop(header.producer_id, None)
         states = self._states

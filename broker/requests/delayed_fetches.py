@@ -35,8 +35,9 @@ class SessionOfFollower(Protocol):
     """The fetch that waits. It leaves when it ends."""
     alarm: int | None
     """One for all of its fetches, one after another: nearly all are answered long before their time is over, and each
-    of them would set an alarm and cancel it."""
+    of them would set an alarm and cancel it. It may ring too early for the fetch that waits then, and is set again."""
     alarm_at: float
+    """When it rings, if it is set."""
 
 
 class DelayedFetch:
@@ -73,8 +74,7 @@ class DelayedFetch:
     @property
     def wait_seconds(self) -> float:
         """How long it may wait."""
-        wait_ms = self.body.max_wait_ms
-        return wait_ms / 1000 if 0 <= wait_ms <= MAX_WAIT_MS else max(0, min(wait_ms, MAX_WAIT_MS)) / 1000
+        return max(0, min(self.body.max_wait_ms, MAX_WAIT_MS)) / 1000
 
     @property
     def is_large(self) -> bool:
@@ -152,6 +152,7 @@ class DelayedFetches:
             self._ring(session, delayed.expires_at)
 
     def session_ended(self, session: SessionOfFollower) -> None:
+        """Forget its alarm."""
         if session.alarm is not None:
             self._session_alarms.cancel(session.alarm)
             session.alarm = None

@@ -71,7 +71,7 @@ class FetchAnswers:
         """Whole batches; the first of a response may exceed its limits, so that no reader is stuck (KIP-74)."""
         if budget <= 0 or not partition.log.has_data(granted.fetch_offset, granted.end_offset):
             return watermarks_only(fetch.partition, granted)
-        limit = budget if budget <= fetch.partition_max_bytes else max(0, fetch.partition_max_bytes)
+        limit = max(0, min(budget, fetch.partition_max_bytes))
         try:
             found = partition.log.read(granted.fetch_offset, limit, granted.end_offset)
         except CorruptLog as error:

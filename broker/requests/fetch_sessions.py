@@ -222,9 +222,7 @@ class FetchSessions:
         session = delayed.session
         assert isinstance(session, FetchSession)
         topics: dict[str, list[FetchedRecords]] = refused or {}
-        budget = delayed.body.max_bytes
-        if budget > self._response_max_bytes:
-            budget = self._response_max_bytes
+        budget = min(delayed.body.max_bytes, self._response_max_bytes)
         size, urgent = 0, bool(topics)
         with_watermarks: list[TopicPartition] = []
         for topic_partition in list(session.updated):

@@ -6,7 +6,6 @@ change a link (`network`).
 
 import math
 import random
-from math import log
 
 import msgspec
 
@@ -97,7 +96,7 @@ class Links:
         latency = self.latency
         if source == target:
             return latency.loopback
-        seconds = latency.minimum - latency.extra_mean * log(1.0 - self.random.random())
+        seconds = latency.minimum - latency.extra_mean * math.log(1.0 - self.random.random())
         return seconds + self.slow_links.get((source, target), 0.0) if self.slow_links else seconds
 
     def transmission(self, source: str, target: str, length: int) -> float:

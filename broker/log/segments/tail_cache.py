@@ -23,7 +23,8 @@ ENTRY_OVERHEAD_BYTES = 250
 PINNED_RATIO_MAX = 2
 """A part of a larger buffer keeps all of it in memory, so a part of less than half is copied."""
 COMPACT_AFTER = 64
-WHOLE = (bytes, bytearray)
+OWNERS = (bytes, bytearray)
+"""What a view may be a part of."""
 
 
 class CachedBatch(Struct, frozen=True, gc=False):
@@ -142,4 +143,4 @@ class LogTail:
 
 def _whole_bytes(view: memoryview) -> int:
     whole = view.obj
-    return len(whole) if isinstance(whole, WHOLE) else view.nbytes
+    return len(whole) if isinstance(whole, OWNERS) else view.nbytes
