@@ -21,12 +21,6 @@ class Observer(Protocol):
         """Whether events of the data path are wanted, too. They cost time, so their reporters test this first."""
         ...
 
-    @property
-    def details(self) -> "Observer":
-        """Who gets the events of the data path: for reporters that look at `wants_details` so often that the way there
-        costs time."""
-        ...
-
     def notify(self, event: object) -> None: ...
 
 
@@ -34,10 +28,6 @@ class Unobserved:
     """The observer of a process that nothing watches."""
 
     wants_details = False
-
-    @property
-    def details(self) -> "Observer":
-        return self
 
     def notify(self, event: object) -> None:
         """Do nothing."""
@@ -56,10 +46,6 @@ class Observers:
         self._detailed: tuple[Subscriber | Handlers, ...] = ()
         self._called: dict[type, tuple[Subscriber, ...]] = {}
         """By class of event, filled when the first of a class comes."""
-
-    @property
-    def details(self) -> Observer:
-        return self
 
     def notify(self, event: object) -> None:
         called = self._called.get(type(event))

@@ -32,8 +32,7 @@ class RecentEvents:
     """The observer of one broker: keeps what it reports, and hands it on."""
 
     def __init__(self, observer: Observer, clock: Clock) -> None:
-        self.details = observer
-        """No event of the data path is kept."""
+        self._observer = observer
         self._clock = clock
         self._kept: deque[tuple[int, ClusterEvent | str]] = deque()
         """With the time of the report, ms. Packed when a client asks, because most events are never asked for; a long
@@ -44,12 +43,12 @@ class RecentEvents:
 
     @property
     def wants_details(self) -> bool:
-        return self.details.wants_details
+        return self._observer.wants_details
 
     def notify(self, event: object) -> None:
         if isinstance(event, ClusterEvent):
             self._keep(event)
-        self.details.notify(event)
+        self._observer.notify(event)
 
     def _keep(self, event: ClusterEvent) -> None:
         content = event if _characters(event) <= WHOLE_EVENT_CHARACTERS_MAX else as_json(event)

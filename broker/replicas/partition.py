@@ -158,7 +158,6 @@ class Partition:
     """One local replica: its state, its log, and the performing of effects. Implements `log_effects.LogPort`."""
 
     __slots__ = (
-        "_details",
         "_observer",
         "fetched_buffers",
         "log",
@@ -189,9 +188,8 @@ class Partition:
         self.fetched_buffers: Sequence[Buffer] = ()
         self.state = self._loaded_state(config, high_watermark)
         self._observer = services.observer
-        self._details = services.observer.details
-        if self._details.wants_details:
-            self._details.notify(ReplicaLoaded(self))
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaLoaded(self))
 
     def _loaded_state(self, config: ReplicationConfig, high_watermark: int) -> ReplicaState:
         """As recovered: the high watermark of the checkpoint, within the log; no role before the controller's order."""
@@ -224,8 +222,8 @@ class Partition:
     def decide(self, event: ev.ReplicaEvent) -> None:
         """Like `handle`, for an event that reports an effect."""
         effects = step(self.state, event)
-        if self._details.wants_details:
-            self._details.notify(ReplicaStepped(self, event, effects, is_refused=False))
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaStepped(self, event, effects, is_refused=False))
         if effects:
             self._perform(effects)
 
@@ -240,8 +238,8 @@ class Partition:
         if self.state.role is LEADER and not self.state.fenced:
             self.services.check_fence()
         answer, effects = step_fetch(self.state, event)
-        if self._details.wants_details:
-            self._details.notify(ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))
         self._perform(effects)
         return answer
 
@@ -310,8 +308,8 @@ class Partition:
             for item in items:
                 item.fail_storage(str(error))
             return None
-        if self._details.wants_details:
-            self._details.notify(BatchesLogged(self, batches))
+        if self._observer.wants_details:
+            self._observer.notify(BatchesLogged(self, batches))
         counters = self.services.counters
         counters.batches_in += len(items)
         counters.records_in += end - effect.base_offset
@@ -326,8 +324,8 @@ class Partition:
     def append_fetched(self, effect: ev.AppendFetched) -> None:
         batches = list(zip(effect.batches, self.fetched_buffers, strict=True))
         self.log.append(batches)
-        if self._details.wants_details:
-            self._details.notify(BatchesLogged(self, batches))
+        if self._observer.wants_details:
+            self._observer.notify(BatchesLogged(self, batches))
 
     def truncate_to(self, effect: ev.TruncateTo) -> None:
         before = self.log.log_end_offset
@@ -356,8 +354,8 @@ class Partition:
             cut()
             has_failed = False
         finally:
-            if self._details.wants_details:
-                self._details.notify(LogShortened(self, has_failed))
+            if self._observer.wants_details:
+                self._observer.notify(LogShortened(self, has_failed))
 
     def _producers_from_leader(self, effect: ev.ResetTo) -> ProducerStates:
         """The producer states sent by the leader. Without them, a retry of records below the start would be written a
