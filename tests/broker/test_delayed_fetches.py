@@ -39,6 +39,13 @@ class Waiting:
         self.answered.append((delayed, force))
         return True
 
+    def add_of(self, session: Any, max_wait_ms: int) -> DelayedFetch:
+        """The next fetch of a follower's session waits."""
+        request = SimpleNamespace(connection=object(), is_handling_read=False)
+        delayed = session.delayed = DelayedFetch(cast(Any, request), body_of(1, max_wait_ms=max_wait_ms), session)
+        self.fetches.delay_of_follower(delayed, session)
+        return delayed
+
     def add(self, listed: int = 1, max_wait_ms: int = 1_000, connection: object = None, **fields: Any) -> DelayedFetch:
         """One more fetch that waits."""
         request = SimpleNamespace(connection=connection or object(), is_handling_read=False, delay=lambda _: True)
@@ -201,6 +208,45 @@ async def test_a_newer_high_watermark_is_sent_a_moment_later_unless_an_answer_we
     await asyncio.sleep(delay / 2)
     assert waiting.answered == [(first, True), (later, True)]
     assert waiting.fetches.count == 0
+
+
+# ------------------------------------------------------------------------------------------------ fetches of a session
+def session_of_follower() -> Any:
+    return SimpleNamespace(delayed=None, alarm=None, alarm_at=0.0)
+
+
+@on_a_loop
+async def test_each_fetch_of_a_session_waits_its_own_time_although_they_share_an_alarm(waiting: Waiting) -> None:
+    session = session_of_follower()
+    first = waiting.add_of(session, 1_000)
+    await asyncio.sleep(0.6)
+    waiting.fetches.answered(first)
+    second = waiting.add_of(session, 1_000)
+    await asyncio.sleep(0.99)
+    assert waiting.answered == []
+    await asyncio.sleep(0.02)
+    assert waiting.answered == [(second, True)]
+
+
+@on_a_loop
+async def test_a_shorter_wait_of_a_session_is_kept_too(waiting: Waiting) -> None:
+    session = session_of_follower()
+    waiting.fetches.answered(waiting.add_of(session, 10_000))
+    short = waiting.add_of(session, 500)
+    await asyncio.sleep(0.49)
+    assert waiting.answered == []
+    await asyncio.sleep(0.02)
+    assert waiting.answered == [(short, True)]
+
+
+@on_a_loop
+async def test_nothing_rings_for_a_session_that_waits_for_nothing_or_has_ended(waiting: Waiting) -> None:
+    idle, ended = session_of_follower(), session_of_follower()
+    waiting.fetches.answered(waiting.add_of(idle, 500))
+    waiting.add_of(ended, 500)
+    waiting.fetches.session_ended(ended)
+    await asyncio.sleep(2)
+    assert (waiting.answered, idle.alarm, ended.alarm) == ([], None, None)
 
 
 # -------------------------------------------------------------------------------------------------------- connections
