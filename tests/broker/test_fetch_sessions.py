@@ -1,5 +1,6 @@
 """The answer of a fetch session, whatever its updated partitions are in: one of them must not hold up another."""
 
+from functools import partial
 from itertools import permutations
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,14 +33,12 @@ KEPT = ["awaits a position"]
 
 
 def entry_of(kind: str) -> Any:
-    usual = {"awaits_position": False, "is_at_the_end": False, "has_newer_watermarks": False, "has_records": False}
+    states = {"is_at_the_end": False, "has_newer_watermarks": False, "has_records": False} | KINDS[kind]
+    awaits_position = states.pop("awaits_position", False)
     state = SimpleNamespace(high_watermark=0, log_start_offset=0, low_watermark=0, log_end_offset=0)
-    return SimpleNamespace(
-        **{**usual, **KINDS[kind]},
-        partition=SimpleNamespace(state=state),
-        fetch=SimpleNamespace(fetch_offset=0),
-        sent=None,
-    )
+    partition, fetch = SimpleNamespace(state=state), SimpleNamespace(fetch_offset=0)
+    questions = {name: partial(bool, answer) for name, answer in states.items()}
+    return SimpleNamespace(partition=partition, fetch=fetch, awaits_position=awaits_position, sent=None, **questions)
 
 
 class Answered:
@@ -68,7 +67,7 @@ class Answered:
     def _answer_entry(
         self, session: FetchSession, entry: Any, budget: int, first: bool
     ) -> tuple[FetchedRecords | None, bool]:
-        if not entry.has_records:
+        if not entry.has_records():
             return None, False
         return watermarks_only(self.numbers[SENDS], GRANTED), True
 
