@@ -87,7 +87,7 @@ def test_code_that_reads_its_own_source_survives_and_sees_a_change() -> None:
 def test_a_seed_of_the_swarm_kills_a_broken_replica() -> None:
     module = "broker.replication.high_watermark"
     text = source_path(module).read_text(encoding="utf-8")
-    broken = text.replace("min(", "max(")
+    broken = text.replace("end < candidate", "end > candidate")
     assert broken != text
     seed = KillerReach(killer="seed:1", file="seed", cpu_seconds=3.0)
     assert tried(broken, seed, module=module).killer == "seed:1"
