@@ -105,7 +105,7 @@ def test_a_start_may_be_older_than_the_clock_that_was_set_back_meanwhile(
     case.checker.sample()
     case.cluster.world.machine("broker-1").clock_skew_ms = HOUR_MS
     case.checker.sample()
-    monkeypatch.setattr(type(case.cluster.world.loop), "elapsed", seconds)
+    monkeypatch.setattr(case.cluster.world.loop, "elapsed", seconds)
     assert case.delete_to(1, at_ms=HOUR_MS) == found
 
 
