@@ -35,6 +35,8 @@ REFUSALS_MS = 200
 its user to notice."""
 LOG_START_AFTER_MS = 2_000
 """A start that finds no broker logs it after this, if it goes on looking for at least as long again."""
+TIMER_SLACK_MS = 0.5
+"""Loops count in whole milliseconds: a timer may fire this much too early."""
 CALL_TIMEOUT_MS = 30_000
 """Deadline of a call without a given one."""
 FLUSH_SLACK_MS = 1_000

@@ -31,6 +31,7 @@ from minibroker.client.errors import (
     Where,
     broker_error,
 )
+from minibroker.client.limits import TIMER_SLACK_MS
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
@@ -38,8 +39,6 @@ from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTA
 
 CHUNKS_MAX = 2
 """Fetched chunks that may wait for the user: one being read, one ahead."""
-TIMER_SLACK_MS = 0.5
-"""Loops count in whole milliseconds: a timer may fire this much too early."""
 
 
 class OffsetReset(Enum):

@@ -18,7 +18,7 @@ import msgspec
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, MinibrokerError, broker_error, records
-from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
+from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, TIMER_SLACK_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch, PartitionQueue
@@ -46,8 +46,6 @@ SLOW_ANSWER_MS = 1_000.0
 replaced, and would otherwise hold its batches for request_timeout_ms."""
 BROKER_GIVES_UP_EARLIER_MS = 1_000
 """A broker that waits in vain for its in-sync replicas answers this long before we would close the connection."""
-TIMER_SLACK_MS = 0.5
-"""Loops count in whole milliseconds: a timer may fire this much too early."""
 
 
 class _Sent(msgspec.Struct, eq=False):

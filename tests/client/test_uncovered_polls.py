@@ -72,6 +72,15 @@ STEPS: dict[str, tuple[list[TopicPartition], Step]] = {
 }
 
 
+def polling(cluster: FakeCluster, runtime: Runtime) -> Consumer:
+    return Consumer(
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=POLL_MS,
+        runtime=runtime,
+    )
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_records_that_may_be_read_now_wait_for_no_poll_from_before(cluster: FakeCluster, name: str) -> None:
     cluster.add_topic("six", 6)
@@ -82,12 +91,7 @@ def test_records_that_may_be_read_now_wait_for_no_poll_from_before(cluster: Fake
     assigned, step = STEPS[name]
 
     async def main(runtime: Runtime) -> float:
-        async with Consumer(
-            bootstrap_servers=cluster.bootstrap,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=POLL_MS,
-            runtime=runtime,
-        ) as consumer:
+        async with polling(cluster, runtime) as consumer:
             consumer.assign(assigned)
             if OTHER in assigned and name == "the end of a pause":
                 consumer.pause(OTHER)
@@ -119,12 +123,7 @@ def test_the_rest_of_a_batch_that_is_fetched_again_waits_for_no_poll_from_before
     fill(cluster, RECORDS, topic="six", index=QUIET.partition)
 
     async def main(runtime: Runtime) -> float:
-        async with Consumer(
-            bootstrap_servers=cluster.bootstrap,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=POLL_MS,
-            runtime=runtime,
-        ) as consumer:
+        async with polling(cluster, runtime) as consumer:
             consumer.assign([QUIET, OTHER])
             assert (await consumer.getone(timeout_ms=1_000)).offset == 0
             await asyncio.sleep(1)  # the poll for the records behind that batch is on its way
