@@ -31,20 +31,25 @@ SECONDS_MAX = 1_200
 """Three times what it takes on two free cores."""
 
 
-def past_failures(mode: str) -> list[int]:
-    """Seeds that once found a bug."""
-    lines = [line.partition("#")[0].split() for line in SEEDS_FILE.read_text().splitlines()]
-    return [int(line[0]) for line in lines if line and line[1] == mode]
-
-
 MODES = {
     "plain": (False, False, False),
     "disks": (True, False, False),
     "loads": (False, True, False),
     "disks+loads": (True, True, False),
     "older": (False, False, True),
+    "disks+loads+older": (True, True, True),
 }
 """Of the file of seeds: (with faulty disks, with loads, with an older copy of ZooKeeper's data)."""
+
+
+def past_failures() -> dict[str, list[int]]:
+    """By mode, the seeds that once found a bug."""
+    found: dict[str, list[int]] = {mode: [] for mode in MODES}
+    for line in SEEDS_FILE.read_text().splitlines():
+        if words := line.partition("#")[0].split():
+            seed, mode = words
+            found[mode].append(int(seed))
+    return found
 
 
 def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
@@ -55,8 +60,8 @@ def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
         first, _, last = wanted.partition("-")
         return [(range(int(first), int(last or first) + 1), SwarmOptions())]
     past = [
-        (past_failures(mode), SwarmOptions(disk_faults=of[0], loads=of[1], older_zookeeper=of[2]))
-        for mode, of in MODES.items()
+        (seeds, SwarmOptions(disk_faults=MODES[mode][0], loads=MODES[mode][1], older_zookeeper=MODES[mode][2]))
+        for mode, seeds in past_failures().items()
     ]
     others = range(1, FIXED - sum(len(seeds) for seeds, _ in past) + 1)
     return [([*others, *fresh_seeds()[0]], SwarmOptions()), *past]

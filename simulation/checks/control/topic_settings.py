@@ -49,6 +49,7 @@ class TopicSettingsChecker(Checker):
             if not is_possible and (broker_id, partition, name) not in self._found:
                 self._found.add((broker_id, partition, name))
                 wanted = self._settings.wanted(broker_id, partition.topic, name)
-                fact = f"it has been {wanted.value} since {wanted.since:.3f}"
+                written = self._settings.last_written(broker_id, partition.topic)
+                fact = f"it should be {wanted}, by what was last written at {written:.3f}"
                 text = f"broker {broker_id} still uses {name}={used}"
                 self._reference.find("I45", text, partition, fact)

@@ -4,7 +4,8 @@ Owns: the wanted value of each setting on each broker, and the earlier values th
 cannot have heard of a newer one. Leaves to others: whether the replicas use it.
 """
 
-from msgspec import Struct
+from math import inf
+from typing import NamedTuple
 
 from minibroker.protocol.znodes import CONTROLLER, ConfigNode, broker_config_path, topic_config_path
 from minibroker.runtime.observer import Handlers
@@ -29,40 +30,58 @@ BROKER_SETTINGS = {
 """The broker's setting of each, and its default (of min.insync.replicas that of `SimulatedCluster`)."""
 
 
-class WantedValue(Struct):
-    """Of one setting, on one broker."""
+class EarlierContent(NamedTuple):
+    """Of one node."""
 
-    value: str
-    since: float
-    ended: dict[str, float]
-    """Earlier values that the broker may still use, and when each was replaced."""
+    config: dict[str, str]
+    ended: float
 
 
 class WantedSettings(Checker):
-    """Notes each change at the moment at which ZooKeeper is written; reports nothing."""
+    """Notes each change at the moment at which ZooKeeper is written; reports nothing. Subscribe it before the first
+    write: what was stored before a change is known from the writes alone, not from who asked for it (seed
+    89102080018)."""
 
     def __init__(self, cluster: SimulatedCluster, stability: Stability, settings: dict[str, str]) -> None:
         self._cluster = cluster
         self._stability = stability
         self._settings = settings
-        self._wanted: dict[tuple[int, str, str], WantedValue] = {}
+        self._stored: dict[str, dict[str, str]] = {}
+        """The content of each node below /config."""
+        self._earlier: dict[str, list[EarlierContent]] = {}
+        self._heard: dict[int, float] = {}
+        """The time up to which every change has reached this broker."""
         self._controller_since = 0.0
         self.bound_seconds = REACTION_SECONDS + seconds_of(settings, "request.timeout.ms")
         """Time for a change to reach every broker that is up and well."""
 
     def world_events(self) -> Handlers:
-        return {NodesWritten: self._on_nodes_written, DataReplaced: lambda event: self._wanted.clear()}
+        return {NodesWritten: self._on_nodes_written, DataReplaced: self._on_data_replaced}
 
-    def wanted(self, broker_id: int, topic: str, name: str) -> WantedValue:
-        key = (broker_id, topic, name)
-        if key not in self._wanted:
-            self._wanted[key] = WantedValue(self._stored(*key), self._cluster.world.loop.elapsed, {})
-        return self._wanted[key]
+    def wanted(self, broker_id: int, topic: str, name: str) -> str:
+        """By what is stored now."""
+        broker_name, default = BROKER_SETTINGS[name]
+        of_topic = self._stored.get(topic_config_path(topic), {}).get(name)
+        of_broker = self._stored.get(broker_config_path(broker_id), {}).get(broker_name)
+        static = self._settings.get(broker_name, default)
+        return of_topic if of_topic is not None else of_broker if of_broker is not None else static
 
     def possible(self, broker_id: int, topic: str, name: str) -> set[str]:
-        """The values that this broker may use now."""
-        wanted = self.wanted(broker_id, topic, name)
-        return {wanted.value, *wanted.ended}
+        """The values that this broker may use now. What it knows of a topic and what it knows of itself come on two
+        ways, so each earlier content of one node may meet each of the other."""
+        broker_name, default = BROKER_SETTINGS[name]
+        static = self._settings.get(broker_name, default)
+        of_topic = self._possible_of(broker_id, topic_config_path(topic), name)
+        of_broker = self._possible_of(broker_id, broker_config_path(broker_id), broker_name)
+        values = {value for value in of_topic if value is not None}
+        if None in of_topic:
+            values |= {static if value is None else value for value in of_broker}
+        return values
+
+    def last_written(self, broker_id: int, topic: str) -> float:
+        """When one of the two nodes changed last; 0: never."""
+        paths = (topic_config_path(topic), broker_config_path(broker_id))
+        return max((each.ended for path in paths for each in self._earlier.get(path, ())), default=0.0)
 
     def could_know(self, broker_id: int) -> bool:
         """There has been one controller, and it and this broker have been well, for so long that every change has
@@ -75,33 +94,35 @@ class WantedSettings(Checker):
         since = (stability.since, self._controller_since, *fit_since)
         return all(each is not None and each <= known_since for each in since)
 
-    def _stored(self, broker_id: int, topic: str, name: str) -> str:
-        broker_name, default = BROKER_SETTINGS[name]
-        of_broker = self._node(broker_config_path(broker_id)).get(broker_name)
-        of_topic = self._node(topic_config_path(topic)).get(name)
-        static = self._settings.get(broker_name, default)
-        return of_topic if of_topic is not None else of_broker if of_broker is not None else static
-
-    def _node(self, path: str) -> dict[str, str]:
-        node = self._cluster.world.zookeeper.tree.nodes.get(path)
-        return {} if node is None else ConfigNode.decode(node.data).config
+    def _possible_of(self, broker_id: int, path: str, name: str) -> set[str | None]:
+        """The values that this broker may have read from this node; None: the node says nothing."""
+        heard = self._heard.get(broker_id, -inf)
+        earlier = {each.config.get(name) for each in self._earlier.get(path, ()) if each.ended > heard}
+        return earlier | {self._stored.get(path, {}).get(name)}
 
     def _on_nodes_written(self, event: NodesWritten) -> None:
-        if any(operation.path == CONTROLLER for operation in event.operations):
-            self._controller_since = self._cluster.world.loop.elapsed
-        if not any(operation.path.startswith(CONFIG) for operation in event.operations):
-            return
-        for key, known in self._wanted.items():
-            value = self._stored(*key)
-            if known.value != value:
-                known.ended[known.value] = self._cluster.world.loop.elapsed
-                known.ended.pop(value, None)
-                known.value, known.since = value, self._cluster.world.loop.elapsed
+        now = self._cluster.world.loop.elapsed
+        for path in sorted({operation.path for operation in event.operations}):
+            if path == CONTROLLER:
+                self._controller_since = now
+            if path.startswith(CONFIG):
+                before, after = self._stored.get(path, {}), self._read(path)
+                if after != before:
+                    self._earlier.setdefault(path, []).append(EarlierContent(before, now))
+                self._stored[path] = after
+
+    def _on_data_replaced(self, _event: DataReplaced) -> None:
+        """No broker runs then, and each reads at its start."""
+        paths = [path for path in self._cluster.world.zookeeper.tree.nodes if path.startswith(CONFIG)]
+        self._stored = {path: self._read(path) for path in paths}
+        self._earlier.clear()
+
+    def _read(self, path: str) -> dict[str, str]:
+        node = self._cluster.world.zookeeper.tree.nodes.get(path)
+        return {} if node is None or not node.data else ConfigNode.decode(node.data).config
 
     def sample(self) -> None:
-        """Drop the values that no broker can use any more."""
         long_ago = self._cluster.world.loop.elapsed - self.bound_seconds
-        knowing = {b for b in self._cluster.broker_ids if self.could_know(b)}
-        for (broker_id, _, _), known in self._wanted.items():
-            if known.ended and broker_id in knowing:
-                known.ended = {value: ended for value, ended in known.ended.items() if ended > long_ago}
+        for broker_id in self._cluster.broker_ids:
+            if self.could_know(broker_id):
+                self._heard[broker_id] = long_ago

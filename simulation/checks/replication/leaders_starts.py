@@ -25,6 +25,8 @@ class LeaderStartChecker(Checker):
         self._cluster = cluster
         self._reference = reference
         self._starts: dict[ObservedReplica, int] = {}
+        self._answered: dict[ObservedReplica, int] = {}
+        """The leader epoch of the last answer from which the replica learned where its leader's log starts."""
 
     def replica_loaded(self, replica: ObservedReplica) -> None:
         self._starts[replica] = replica.state.log_start_offset
@@ -32,6 +34,8 @@ class LeaderStartChecker(Checker):
     def stepped(
         self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
+        if isinstance(event, ev.FetchAnswered) and event.log_start_offset is not None and not event.diverging:
+            self._answered[replica] = event.leader_epoch
         start = replica.state.log_start_offset
         before, self._starts[replica] = self._starts.get(replica, start), start
         if start <= before or replica.state.role is not Role.FOLLOWER:
@@ -65,6 +69,8 @@ class LeaderStartChecker(Checker):
         first = first_offset(replica)
         if leader is None or first <= leader.state.log_start_offset:
             return
+        if broker_id in self._reference.faulty and self._answered.get(replica) != replica.state.leader_epoch:
+            return  # its own start, which this leader never heard of, explains what the disk lost (seed 17351561)
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
         self._reference.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
 

@@ -87,7 +87,7 @@ class RetentionChecker(Checker):
         )
         if start > max(by_size, by_age, before):
             wanted = [
-                f"{each}={self._settings.wanted(broker_id, partition.topic, each).value}"
+                f"{each}={self._settings.wanted(broker_id, partition.topic, each)}"
                 for each in ("retention.bytes", "retention.ms")
             ]
             facts = (

@@ -110,20 +110,31 @@ def test_a_start_may_be_older_than_the_clock_that_was_set_back_meanwhile(
 
 
 @pytest.mark.invariant("I45")
-def test_a_broker_may_use_a_value_until_it_must_have_heard_of_the_next() -> None:
+@pytest.mark.parametrize("is_asked_before", [False, True])
+def test_a_broker_may_use_a_value_until_it_must_have_heard_of_the_next(
+    is_asked_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checker that asks for the first time after a change is told of the earlier values, too (seed 89102080018)."""
     case = Case({})
     tree, path = case.cluster.world.zookeeper.tree, topic_config_path("a")
     for parent in ("/config", "/config/topics"):
         if parent not in tree.nodes:
             tree.transact([CreateOp(path=parent, data=b"")], 0)
-    assert case.settings.possible(1, "a", "segment.bytes") == {str(1 << 30)}
+    if is_asked_before:
+        assert case.settings.possible(1, "a", "segment.bytes") == {str(1 << 30)}
     with checking(case.cluster, case.reference, case.settings):
         for value in ("8192", "4096"):
             data = ConfigNode(config={"segment.bytes": value}).encode()
             write = SetOp(path=path, data=data) if path in tree.nodes else CreateOp(path=path, data=data)
             tree.transact([write], 0)
-    assert case.settings.wanted(1, "a", "segment.bytes").value == "4096"
+    assert case.settings.wanted(1, "a", "segment.bytes") == "4096"
     assert case.settings.possible(1, "a", "segment.bytes") == {"4096", "8192", str(1 << 30)}
+    monkeypatch.setattr(case.cluster.world.loop, "elapsed", case.settings.bound_seconds + 1.0)
+    case.settings.sample()
+    assert case.settings.possible(1, "a", "segment.bytes") == {"4096", "8192", str(1 << 30)}, "it is not well"
+    monkeypatch.setattr(case.settings, "could_know", lambda broker_id: True)
+    case.settings.sample()
+    assert case.settings.possible(1, "a", "segment.bytes") == {"4096"}
 
 
 def test_nothing_is_judged_before_the_cluster_is_up() -> None:

@@ -1,0 +1,87 @@
+"""No follower lacks what its leader has (I39): the checker, on replicas of two brokers that never start."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
+from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
+from minibroker.simulation.cluster import SimulatedCluster
+
+A = TopicPartition("a", 0)
+EPOCH = 3
+LEADERS_START = 48
+
+
+class Replica:
+    """The part of a replica that the checker reads: of leader epoch 3, led by broker 1."""
+
+    def __init__(self, role: Role, start: int, first_offset: int) -> None:
+        self.topic_partition = A
+        self.log = SimpleNamespace(damage=None, size_bytes=1, segments=[SimpleNamespace(base_offset=first_offset)])
+        self.state = SimpleNamespace(
+            role=role,
+            is_leader=role is Role.LEADER,
+            leader_id=1,
+            leader_epoch=EPOCH,
+            log_start_offset=start,
+            low_watermark=start,
+        )
+
+
+def replica(role: Role, start: int, first_offset: int) -> Partition:
+    return cast(Partition, Replica(role, start, first_offset))
+
+
+def answer(leader_epoch: int, start: int | None, *, diverging: bool = False) -> ev.FetchAnswered:
+    return ev.FetchAnswered(
+        leader_epoch=leader_epoch,
+        fetch_offset=100,
+        error_code=ErrorCode.NONE,
+        log_start_offset=start,
+        diverging=diverging,
+    )
+
+
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize(
+    ("is_faulty", "answered", "first_offset", "found"),
+    [
+        (False, None, 56, True),
+        (False, None, 48, False),
+        (True, None, 56, False),
+        (True, answer(EPOCH, LEADERS_START), 56, True),
+        (True, answer(EPOCH, LEADERS_START), 48, False),
+        (True, answer(EPOCH - 1, LEADERS_START), 56, False),
+        (True, answer(EPOCH, None), 56, False),
+        (True, answer(EPOCH, LEADERS_START, diverging=True), 56, False),
+    ],
+)
+def test_a_faulty_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
+    is_faulty: bool,
+    answered: ev.FetchAnswered | None,
+    first_offset: int,
+    found: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower that led before has a start of its own which no other replica heard of; a segment that its disk lost
+    below that start looks deleted until the new leader answers (seed 17351561)."""
+    cluster = SimulatedCluster(0, brokers=2)
+    reference = ReferenceState(cluster, {"a": (1, 2, 1)})
+    replicas = {1: replica(Role.LEADER, LEADERS_START, 40), 2: replica(Role.FOLLOWER, 64, first_offset)}
+    monkeypatch.setattr(cluster, "replica", lambda broker_id, topic, partition: replicas[broker_id])
+    monkeypatch.setattr(reference, "states", lambda: [cast(ReferencePartition, SimpleNamespace(partition=A))])
+    if is_faulty:
+        reference.faulty.add(2)
+    checker = LeaderStartChecker(cluster, reference)
+    checker.replica_loaded(replicas[2])
+    if answered is not None:
+        cluster.world.process("broker-2").context.run(checker.stepped, replicas[2], answered, (), False)
+    checker.sample()
+    assert [finding.invariant for finding in reference.findings] == (["I39"] if found else [])
