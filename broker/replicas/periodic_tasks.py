@@ -58,8 +58,7 @@ class PeriodicTasks:
             self._every_async(group, MAINTAIN_MS, self._maintain, "maintain")
             self._every_async(group, config.log_retention_check_interval_ms, self._apply_retention, "retention")
             self._every_async(group, RELIEF_MS, self._relieve_full_disk, "full-disk")
-            expiry_check_ms = min(PRODUCER_EXPIRY_CHECK_MS, config.producer_id_expiration_ms // 2 + 1)
-            self._every(group, expiry_check_ms, self._expire_producers, "producers")
+            group.create_task(self._expire_producers(), name="producers")
 
     def _every(self, group: asyncio.TaskGroup, interval_ms: int, periodic_task: Callable[[], None], name: str) -> None:
         async def loop() -> None:
@@ -162,6 +161,18 @@ class PeriodicTasks:
     async def _relieve_full_disk(self) -> None:
         await self._manager.full_disk.relieve(self._clock)
 
-    def _expire_producers(self) -> None:
-        for partition in self._manager.partitions.values():
-            partition.log.expire_producers(self._clock.now_ms())
+    async def _expire_producers(self) -> None:
+        """The interval follows a setting that may be lowered at any time, so no single wait is long."""
+        waited_ms = 0
+        while True:
+            pause_ms = min(MAINTAIN_MS, max(1, self._expiry_check_ms - waited_ms))
+            await asyncio.sleep(pause_ms / 1000)
+            waited_ms += pause_ms
+            if waited_ms >= self._expiry_check_ms:
+                waited_ms = 0
+                for partition in self._manager.partitions.values():
+                    partition.log.expire_producers(self._clock.now_ms())
+
+    @property
+    def _expiry_check_ms(self) -> int:
+        return min(PRODUCER_EXPIRY_CHECK_MS, self._manager.config.producer_id_expiration_ms // 2 + 1)

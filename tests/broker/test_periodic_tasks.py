@@ -132,14 +132,12 @@ async def forever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expiration_ms", "lag_ms", "expiry_check_ms", "lag_check_ms"),
-    [(86_400_000, 3_000, 600_000, 1_500), (2_000, 3_000, 1_001, 1_500), (1, 150, 1, 100)],
+    ("lag_ms", "lag_check_ms"),
+    [(3_000, 1_500), (150, 100)],
 )
-def test_every_task_has_its_interval_and_none_is_idle_work(
-    expiration_ms: int, lag_ms: int, expiry_check_ms: int, lag_check_ms: int
-) -> None:
+def test_every_task_has_its_interval_and_none_is_idle_work(lag_ms: int, lag_check_ms: int) -> None:
     """A task that is left out is noticed late: its file is old after a power cut, or its memory grows for a week."""
-    settings = {**INTERVALS, "producer.id.expiration.ms": expiration_ms, "replica.lag.time.max.ms": lag_ms}
+    settings = {**INTERVALS, "replica.lag.time.max.ms": lag_ms}
     given = ["broker.id=1", "log.dirs=/d", "zookeeper.connect=zk:2181", *(f"{n}={v}" for n, v in settings.items())]
     config = load_config(None, given, {})
     world, began = SimulatedWorld(), list[str]()
@@ -147,7 +145,7 @@ def test_every_task_has_its_interval_and_none_is_idle_work(
     manager.alter_partition = SimpleNamespace(run=forever)
     tasks = Planned(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
     tasks._scrubber = cast(Any, SimpleNamespace(run=forever))
-    tasks._tick = forever  # type: ignore[method-assign]
+    tasks._tick = tasks._expire_producers = forever  # type: ignore[method-assign]
     planned.clear()
 
     async def main() -> None:
@@ -157,7 +155,7 @@ def test_every_task_has_its_interval_and_none_is_idle_work(
         running.cancel()
 
     world.run(main())
-    assert began == ["alter-partition", "epochs", "scrubber", "tick"]
+    assert began == ["alter-partition", "epochs", "producers", "scrubber", "tick"]
     assert planned == {
         "lag": ("_check_lag", lag_check_ms),
         "expand": ("_retry_expansion", 500),
@@ -166,7 +164,6 @@ def test_every_task_has_its_interval_and_none_is_idle_work(
         "maintain": ("_maintain", 1_000),
         "retention": ("_apply_retention", 3_003),
         "full-disk": ("_relieve_full_disk", RELIEF_MS),
-        "producers": ("_expire_producers", expiry_check_ms),
     }
 
 
@@ -249,10 +246,52 @@ def test_maintenance_looks_at_the_age_of_every_segment_though_one_log_fails() ->
     assert directory.done[0] == (failing, error)
 
 
-def test_producers_of_every_log_expire_by_the_clock() -> None:
-    expired: list[int] = []
-    tasks = tasks_of(Directory(offline=False, full=False, full_after=False))
-    replica = SimpleNamespace(log=SimpleNamespace(expire_producers=expired.append))
+@pytest.mark.parametrize(
+    ("first_ms", "changed_ms", "expired_at"),
+    [
+        (2_000, 2_000, [1.001, 2.002, 3.003]),
+        (86_400_000, 2_000, [3.0]),
+        (2_000, 86_400_000, [1.001, 2.002]),
+        (1_199_998, 1_199_998, []),
+    ],
+)
+def test_producers_of_every_log_expire_as_often_as_the_present_setting_says(
+    first_ms: int, changed_ms: int, expired_at: list[float]
+) -> None:
+    """The setting changes after 2.5 of 3.5 seconds: once, a broker went on for ten minutes as it had begun."""
+    tasks, world = tasks_of(Directory(offline=False, full=False, full_after=False)), SimulatedWorld()
+    expired: list[float] = []
+
+    def expire(now_ms: int) -> None:
+        assert now_ms == 77
+        expired.append(round(world.loop.elapsed, 3))
+
+    replica = SimpleNamespace(log=SimpleNamespace(expire_producers=expire))
     tasks._manager.partitions = cast(Any, {0: replica, 1: replica})
-    tasks._expire_producers()
-    assert expired == [77, 77]
+    tasks._manager.config = cast(Any, SimpleNamespace(producer_id_expiration_ms=first_ms))
+
+    async def main() -> None:
+        running = asyncio.create_task(tasks._expire_producers())
+        await asyncio.sleep(2.5)
+        tasks._manager.config = cast(Any, SimpleNamespace(producer_id_expiration_ms=changed_ms))
+        await asyncio.sleep(1.0)
+        running.cancel()
+
+    world.run(main())
+    assert expired[::2] == expired[1::2] == expired_at
+
+
+def test_producers_expire_every_ten_minutes_though_they_are_remembered_for_a_day() -> None:
+    tasks, world = tasks_of(Directory(offline=False, full=False, full_after=False)), SimulatedWorld()
+    expired: list[float] = []
+    replica = SimpleNamespace(log=SimpleNamespace(expire_producers=lambda now_ms: expired.append(world.loop.elapsed)))
+    tasks._manager.partitions = cast(Any, {0: replica})
+    tasks._manager.config = cast(Any, SimpleNamespace(producer_id_expiration_ms=86_400_000))
+
+    async def main() -> None:
+        running = asyncio.create_task(tasks._expire_producers())
+        await asyncio.sleep(1_250)
+        running.cancel()
+
+    world.run(main(), seconds_max=2_000)
+    assert [round(at) for at in expired] == [600, 1200]
