@@ -241,6 +241,8 @@ class Segment:
         self.size = position
         self._loaded_index().truncate_to(end - self.base_offset)
         self._largest_timestamp = None if position else NO_TIMESTAMP
+        if not position:
+            self.first_append_ms = None
         return end
 
     def end_at(self, offset: int) -> int:

@@ -253,6 +253,22 @@ def test_an_empty_segment_never_rolls(machine: Machine) -> None:
     assert log.segment_count == 1
 
 
+@pytest.mark.parametrize(("kept", "segments"), [(0, 1), (2, 2)])
+def test_a_segment_that_was_cut_to_nothing_is_as_old_as_its_next_record(
+    machine: Machine, kept: int, segments: int
+) -> None:
+    """Its age was once that of a record that was gone."""
+    _, log = machine.open_log(LogConfig(segment_ms=1_000))
+    append(log, 2)
+    started = machine.clock().now_ms()
+    log.truncate_to(kept)
+    machine.clock_skew_ms += 900
+    append(log, 1)
+    drive(log.flush())
+    log.roll_if_aged(started + 1_000)
+    assert log.segment_count == segments
+
+
 def test_after_a_restart_the_age_counts_from_the_first_batch(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig(segment_ms=1_000))
     written_ms = machine.clock().now_ms()
