@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from minibroker.local_cluster.teardown import Ownership
+from minibroker.simulation.swarm.choices import ALL_DRAWN, RunChoices
 from minibroker.swarm_coverage.line_trace import LineTrace
 from minibroker.swarm_coverage.report import CoverageReport, report
 
@@ -67,13 +68,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 class SwarmSummary(msgspec.Struct, kw_only=True):
     """The sum of many runs."""
 
-    beyond: bool = False
-    disk_faults: bool | None = None
-    """Did each run, or none, have them? None: as its seed decides."""
-    loads: bool | None = None
-    """The same of loads."""
-    older_zookeeper: bool | None = None
-    """The same of an older copy of ZooKeeper's data."""
+    choices: RunChoices = ALL_DRAWN
     runs: int = 0
     loaded_runs: int = 0
     """Of them, those with loads."""
@@ -142,6 +137,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
         from minibroker.simulation.swarm.options import (
             ADDRESS_GONE,
+            DISK_THREADS,
             FAULTS,
             OLDER_ZOOKEEPER,
             RARE_OLDER_ZOOKEEPER,
@@ -150,7 +146,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
-        if self.beyond:
+        if self.choices.beyond:
             missing = [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
             return missing + [each for each in READER_ACTS if not self.seen[each]]
         rare = (*RARE_DISK_FAULTS, *RARE_OLDER_ZOOKEEPER) if self.runs < RUNS_TO_SEE_RARE else ()
@@ -158,10 +154,10 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
             *(f"disk {each}" for each in DISK_FAULTS if each not in rare),
             *(f"cluster {each}" for each in CLUSTER_SEQUENCES),
         ]
-        kinds = [] if self.disk_faults is False else kinds
-        kinds += [
-            f"cluster {each}" for each in OLDER_ZOOKEEPER if self.older_zookeeper is not False and each not in rare
-        ]
+        kinds = [] if self.choices.disk_faults is False else kinds
+        older = () if self.choices.older_zookeeper is False else OLDER_ZOOKEEPER
+        kinds += [f"cluster {each}" for each in older if each not in rare]
+        kinds += [] if self.choices.disk_threads is False else [DISK_THREADS]
         kinds += [f"load {each}" for each in LOAD_ACTS] if self.loaded_runs >= LOADED_RUNS_TO_SEE_ALL else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
@@ -178,7 +174,8 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     def must_enter_all(self) -> bool:
         """Whether something that was never entered is a gap: runs without faulty disks, or without loads, leave out
         much on purpose."""
-        return self.disk_faults is not False and not self.beyond and self.loaded_runs >= RUNS_TO_ENTER_ALL
+        choices = self.choices
+        return choices.disk_faults is not False and not choices.beyond and self.loaded_runs >= RUNS_TO_ENTER_ALL
 
     @property
     def complaints(self) -> list[str]:
@@ -214,17 +211,13 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         }
 
 
-def run_one(job: tuple[int, int, bool, bool | None, bool | None, bool | None]) -> RunResult:
-    """Run one job in a worker: (seed, brokers, beyond, disk faults or not, loads or not, an older copy of ZooKeeper's
-    data or not; None: as the seed decides)."""
+def run_one(job: tuple[int, RunChoices]) -> RunResult:
+    """Run one seed in a worker."""
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
-    seed, brokers, beyond, disk_faults, loads, older_zookeeper = job
+    seed, choices = job
     started = time.process_time()
-    if beyond:
-        outcome = run_beyond(seed, brokers=brokers)
-    else:
-        outcome = run_seed(seed, brokers=brokers, disk_faults=disk_faults, loads=loads, older_zookeeper=older_zookeeper)
+    outcome = run_beyond(seed, choices=choices) if choices.beyond else run_seed(seed, choices=choices)
     return RunResult(
         seed=seed,
         findings=[str(finding) for finding in outcome.findings],
@@ -250,11 +243,7 @@ def run_many(
     seeds: Iterable[int],
     *,
     workers: int | None = None,
-    brokers: int = 3,
-    beyond: bool = False,
-    disk_faults: bool | None = None,
-    loads: bool | None = None,
-    older_zookeeper: bool | None = None,
+    choices: RunChoices = ALL_DRAWN,
     trace_lines: bool = False,
 ) -> Generator[RunResult]:
     """Results as they arrive, in no order. Closing the iterator (or Ctrl-C, or SIGTERM) ends the workers, as many as
@@ -268,8 +257,7 @@ def run_many(
     # Held until there is something to terminate. Workers, also later ones, inherit that: they import for half a second.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     pool = context.Pool(number, _begin_worker, (trace_lines,), maxtasksperchild=RUNS_PER_PROCESS)
-    options = (brokers, beyond, disk_faults, loads, older_zookeeper)
-    jobs = ((seed, *options) for seed in chain([first], left))  # there may be a billion
+    jobs = ((seed, choices) for seed in chain([first], left))  # there may be a billion
     with Ownership(pool.terminate):
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)

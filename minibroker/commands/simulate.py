@@ -18,8 +18,9 @@ from minibroker.command_line import (
     print_json,
     print_table,
 )
-from minibroker.commands.simulate_many import SEEDS_SHOWN, ManySeeds, SwarmOptions, run_seeds
+from minibroker.commands.simulate_many import SEEDS_SHOWN, ManySeeds, run_seeds
 from minibroker.protocol.counted import counted
+from minibroker.simulation.swarm.choices import RunChoices
 
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import CheckerFinding
@@ -61,6 +62,12 @@ SPEED_VIRTUAL_SECONDS = 60
     help="An older copy of ZooKeeper's data is put in while no broker runs, in every run or in none.  [default: in a "
     "tenth of them]",
 )
+@click.option(
+    "--disk-threads/--no-disk-threads",
+    default=None,
+    help="Work in the background of a disk overlaps with the event loop, as in threads, in every run or in none.  "
+    "[default: in a fifth of them]",
+)
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real second under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary and the findings.")
@@ -92,6 +99,7 @@ def simulate(
     disk_faults: bool | None,
     loads: bool | None,
     older_zookeeper: bool | None,
+    disk_threads: bool | None,
     brokers: int,
     speed: bool,
     quiet: bool,
@@ -112,6 +120,8 @@ def simulate(
         raise WrongUsage("--beyond runs have no loads: give one of them")
     if beyond and older_zookeeper:
         raise WrongUsage("--beyond runs keep ZooKeeper's data: give one of them")
+    if beyond and disk_threads:
+        raise WrongUsage("--beyond runs have no threads of disks: give one of them")
     if seeds is None and (coverage is not None or resume is not None):
         raise WrongUsage("--coverage and --resume belong to many runs: give --seeds NUMBER with them")
     if (seed is not None) + (seeds is not None) + speed != 1:
@@ -124,15 +134,20 @@ def simulate(
         _require_writable(Path(history))
     if speed:
         return _speed(as_json)
-    options = SwarmOptions(
-        brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads, older_zookeeper=older_zookeeper
+    choices = RunChoices(
+        brokers=brokers,
+        beyond=beyond,
+        disk_faults=disk_faults,
+        loads=loads,
+        older_zookeeper=older_zookeeper,
+        disk_threads=disk_threads,
     )
     if seed is not None:
-        return _one(seed, options, quiet, history, as_json)
+        return _one(seed, choices, quiet, history, as_json)
     assert seeds is not None
     found = _parse(seeds, _first_seed(first_seed))
     first = first_seed if first_seed == OF_COMMIT and "-" not in seeds else str(found[0])
-    wanted = ManySeeds(seeds=found, first=first, options=options, workers=workers, coverage=coverage, resume=resume)
+    wanted = ManySeeds(seeds=found, first=first, choices=choices, workers=workers, coverage=coverage, resume=resume)
     return run_seeds(wanted, as_json)
 
 
@@ -188,7 +203,7 @@ def _require_writable(file: Path) -> None:
         raise CommandFailed(f"{file} cannot be written ({error.strerror}): name another file for --history") from None
 
 
-def _one(seed: int, options: SwarmOptions, quiet: bool, history: str | None, as_json: bool) -> int:
+def _one(seed: int, choices: RunChoices, quiet: bool, history: str | None, as_json: bool) -> int:
     from minibroker.chaos.history.client_history import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, NarratedLine
     from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -202,21 +217,14 @@ def _one(seed: int, options: SwarmOptions, quiet: bool, history: str | None, as_
     if not quiet and not as_json:
         click.secho(HEADER, bold=True)
     started = time.perf_counter()
-    if options.beyond:
-        outcome = run_beyond(seed, brokers=options.brokers, on_line=show)
+    if choices.beyond:
+        outcome = run_beyond(seed, choices=choices, on_line=show)
     else:
-        outcome = run_seed(
-            seed,
-            brokers=options.brokers,
-            on_line=show,
-            disk_faults=options.disk_faults,
-            loads=options.loads,
-            older_zookeeper=options.older_zookeeper,
-        )
+        outcome = run_seed(seed, choices=choices, on_line=show)
     real_seconds = time.perf_counter() - started
     if history is not None:
         Path(history).write_bytes(to_json_lines(outcome.history.events.events))
-    command = options.replay(seed)
+    command = choices.replay(seed)
     if as_json:
         print_json(_as_json(outcome, real_seconds, command))
     else:

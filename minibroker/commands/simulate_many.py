@@ -23,6 +23,7 @@ from minibroker.command_line import (
     print_json,
     print_table,
 )
+from minibroker.simulation.swarm.choices import RunChoices
 
 if TYPE_CHECKING:
     from minibroker.swarm_coverage.report import CoverageReport
@@ -32,25 +33,6 @@ if TYPE_CHECKING:
 SEEDS_SHOWN = 12
 PROGRESS_SECONDS = 60
 """Between two lines of progress of a long swarm whose output is no terminal."""
-DISK_FAULTS = {None: "", True: " --disk-faults", False: " --no-disk-faults"}
-LOADS = {None: "", True: " --loads", False: " --no-loads"}
-OLDER_ZOOKEEPER = {None: "", True: " --older-zookeeper", False: " --no-older-zookeeper"}
-
-
-class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is besides its seed."""
-
-    brokers: int = 3
-    beyond: bool = False
-    disk_faults: bool | None = None
-    loads: bool | None = None
-    older_zookeeper: bool | None = None
-
-    def replay(self, seed: int) -> str:
-        """The command that repeats this run."""
-        command = f"minibroker simulate --seed {seed}" + " --beyond" * self.beyond
-        command += DISK_FAULTS[self.disk_faults] + LOADS[self.loads] + OLDER_ZOOKEEPER[self.older_zookeeper]
-        return command + (f" --brokers {self.brokers}" if self.brokers != 3 else "")
 
 
 class ManySeeds(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +41,7 @@ class ManySeeds(msgspec.Struct, frozen=True, kw_only=True):
     seeds: range
     first: str
     """The first seed as it was given: a number, or `commit`."""
-    options: SwarmOptions
+    choices: RunChoices
     workers: int | None
     coverage: bool | None
     resume: Path | None
@@ -79,20 +61,20 @@ def run_seeds(wanted: ManySeeds, as_json: bool) -> int:
     from minibroker.swarm_runs import run_many
     from minibroker.swarm_state import StateFile
 
-    options, trace_lines = wanted.options, wanted.traces_lines
+    choices, trace_lines = wanted.choices, wanted.traces_lines
     file = None if wanted.resume is None else StateFile(wanted.resume)
     state = _state(wanted, file)
     total, seeds = state.summary, range(state.first_seed, state.first_seed + len(wanted.seeds))
-    started, arguments = time.monotonic() - state.seconds, msgspec.structs.asdict(options)
+    started = time.monotonic() - state.seconds
     workers = min(wanted.workers or len(os.sched_getaffinity(0)), max(len(seeds) - state.done, 1))
-    results = run_many(state.left(len(seeds)), workers=workers, trace_lines=trace_lines, **arguments)
+    results = run_many(state.left(len(seeds)), workers=workers, choices=choices, trace_lines=trace_lines)
     try:
         for result in _with_progress(results, total, len(seeds), is_long=file is not None):
             total.add(result)
             state.add(result.seed)
             state.seconds = time.monotonic() - started
             if result.findings:
-                text = f"seed {result.seed}: {result.findings[0]}; replay with: {options.replay(result.seed)}"
+                text = f"seed {result.seed}: {result.findings[0]}; replay with: {choices.replay(result.seed)}"
                 click.secho(text, fg="red", err=as_json)
             if file is not None:
                 file.save_now_and_then(state)
@@ -104,7 +86,7 @@ def run_seeds(wanted: ManySeeds, as_json: bool) -> int:
             on = "" if file is None else f"; the same command goes on, from {file.path}"
             note(f"ended after {total.runs} of {len(seeds)} runs{on}")
     if as_json:
-        replay = {str(seed): options.replay(seed) for seed in sorted(total.failed)}
+        replay = {str(seed): choices.replay(seed) for seed in sorted(total.failed)}
         facts = {"real_seconds": round(state.seconds, 3), "seeds": [seeds[0], seeds[-1]], "replay": replay}
         print_json(total.as_json() | facts | ({"commit": state.commit or None} if file is not None else {}))
     else:
@@ -118,19 +100,14 @@ def _state(wanted: ManySeeds, file: "StateFile | None") -> "SwarmState":
     from minibroker.swarm_runs import SwarmSummary
     from minibroker.swarm_state import NoState, OtherOptions, SwarmState, continued
 
-    options, first = wanted.options, wanted.seeds[0]
+    choices, first = wanted.choices, wanted.seeds[0]
     new = SwarmState(
         commit="" if file is None else commit_of() or "",
         code="" if file is None else code_digest(),
-        options={**msgspec.structs.asdict(options), "first_seed": wanted.first},
+        options={**msgspec.structs.asdict(choices), "first_seed": wanted.first},
         first_seed=first,
         done_below=first,
-        summary=SwarmSummary(
-            beyond=options.beyond,
-            disk_faults=options.disk_faults,
-            loads=options.loads,
-            older_zookeeper=options.older_zookeeper,
-        ),
+        summary=SwarmSummary(choices=choices),
     )
     if file is None:
         return new
@@ -178,7 +155,7 @@ def _print_sum(total: "SwarmSummary", wanted: ManySeeds, seeds: range, real_seco
     click.echo()
     for what, seconds in total.repairs.items():
         click.echo(f"{what}: {seconds}")
-    if wanted.coverage is not False and not total.beyond:
+    if wanted.coverage is not False and not wanted.choices.beyond:
         coverage = total.coverage
         _print_coverage(coverage, is_named=bool(wanted.coverage) and not total.must_enter_all)
     click.echo(
@@ -195,8 +172,8 @@ def _print_sum(total: "SwarmSummary", wanted: ManySeeds, seeds: range, real_seco
     for complaint in total.complaints:
         click.secho(complaint, fg="red")
     for seed in sorted(total.failed)[:SEEDS_SHOWN]:
-        click.echo(f"replay with: {wanted.options.replay(seed)}")
-    if total.beyond:
+        click.echo(f"replay with: {wanted.choices.replay(seed)}")
+    if wanted.choices.beyond:
         click.echo(f"{total.losses:,} acknowledged records were lost in {total.runs_with_losses} runs, each one named")
     elif not total.complaints:
         click.secho("every invariant held in every run", fg="green")

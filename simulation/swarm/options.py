@@ -22,6 +22,9 @@ DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
 FAULTS = (*PROCESS_FAILURES, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
 OLDER_ZOOKEEPER_SHARE = 0.1
 """How many runs put in an older copy of ZooKeeper's data if the caller does not choose; others stay as they were."""
+DISK_THREADS = "disk threads"
+DISK_THREADS_SHARE = 0.2
+"""The same of disks whose background work overlaps with the event loop."""
 ALL_HAVE_NOTED, ONE_WAS_DOWN = "older_zookeeper", "older_zookeeper_and_one_was_down"
 OLDER_ZOOKEEPER = (ALL_HAVE_NOTED, ONE_WAS_DOWN)
 """While no broker runs: each has noted a change that the copy lacks, or all but one have."""
@@ -102,6 +105,8 @@ class RunOptions(msgspec.Struct, kw_only=True):
     """What clients do besides the steady workload."""
     older_zookeeper: bool = False
     """After the other faults an older copy of ZooKeeper's data is put in for a while (`faults.older_zookeeper`)."""
+    disk_threads: bool = False
+    """Background work on the disks is done call by call, beside the event loop (`world.background_work`)."""
 
     def with_disks(self, disks: DiskOptions | None) -> "RunOptions":
         """The same draw with these disk options."""
@@ -188,9 +193,9 @@ def draw_options(rng: random.Random, brokers: int = 3) -> RunOptions:
     )
 
 
-def draw_older_zookeeper(rng: random.Random, wanted: bool | None) -> bool:
-    """`wanted`: None leaves the choice to the seed."""
-    return rng.random() < OLDER_ZOOKEEPER_SHARE if wanted is None else wanted
+def is_drawn(rng: random.Random, share: float, wanted: bool | None) -> bool:
+    """Whether this run has something that this share of the runs has. `wanted`: None leaves the choice to the seed."""
+    return rng.random() < share if wanted is None else wanted
 
 
 def _draw_settings(rng: random.Random) -> dict[str, str]:

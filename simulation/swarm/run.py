@@ -18,6 +18,7 @@ from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.checkers import checkers
+from minibroker.simulation.swarm.choices import ALL_DRAWN, RunChoices
 from minibroker.simulation.swarm.endings import converge_without_load, draw_endings, live_with_one_down
 from minibroker.simulation.swarm.expiring import can_expire, expire_all
 from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
@@ -40,7 +41,14 @@ from minibroker.simulation.swarm.loads.load_options import draw_load_options
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.narrator import NarratedLine, Narrator
 from minibroker.simulation.swarm.opening import open_run
-from minibroker.simulation.swarm.options import RunOptions, draw_older_zookeeper, draw_options
+from minibroker.simulation.swarm.options import (
+    DISK_THREADS,
+    DISK_THREADS_SHARE,
+    OLDER_ZOOKEEPER_SHARE,
+    RunOptions,
+    draw_options,
+    is_drawn,
+)
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, RunOutcome
 from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic
 from minibroker.simulation.swarm.rereader import Rereader
@@ -48,7 +56,6 @@ from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world.node import ProcessDead
 from minibroker.simulation.world.world import ProcessCrashed, SimulatedWorld
 
-BROKERS = 3
 SAMPLE_SECONDS = 0.05
 LOOKS = 3
 """Samples after which a checker has seen that a bound is over."""
@@ -179,33 +186,29 @@ async def _check_end(
 def run_seed(
     seed: int,
     *,
-    brokers: int = BROKERS,
+    choices: RunChoices = ALL_DRAWN,
     on_line: Callable[[NarratedLine], None] | None = None,
-    disk_faults: bool | None = None,
-    loads: bool | None = None,
-    older_zookeeper: bool | None = None,
 ) -> RunOutcome:
-    """One run; violations are in `findings`. `on_line` gets each line of the run as it happens. The seed decides
-    whether a disk may be faulty and whole clusters end, unless `disk_faults` does, whether there are loads besides the
-    steady one, unless `loads` does, and whether an older copy of ZooKeeper's data is put in, unless `older_zookeeper`
-    does."""
-    world = SimulatedWorld(seed)
-    disks = draw_disk_options(world.random("disk options"), disk_faults)
-    drawn_loads = draw_load_options(world.random("load options"), loads, brokers, disks is not None)
-    if drawn_loads is not None:
-        brokers = drawn_loads.brokers
-    options = draw_options(world.random("options"), brokers).with_loads(drawn_loads).with_disks(disks)
-    options.older_zookeeper = draw_older_zookeeper(world.random("older ZooKeeper options"), older_zookeeper)
+    """One run; violations are in `findings`. `on_line` gets each line of the run as it happens."""
+    world, brokers = SimulatedWorld(seed), choices.brokers
+    disks = draw_disk_options(world.random("disk options"), choices.disk_faults)
+    loads = draw_load_options(world.random("load options"), choices.loads, brokers, disks is not None)
+    if loads is not None:
+        brokers = loads.brokers
+    options = draw_options(world.random("options"), brokers).with_loads(loads).with_disks(disks)
+    rng = world.random("older ZooKeeper options")
+    options.older_zookeeper = is_drawn(rng, OLDER_ZOOKEEPER_SHARE, choices.older_zookeeper)
+    options.disk_threads = is_drawn(world.random("disk thread options"), DISK_THREADS_SHARE, choices.disk_threads)
     return _perform(seed, brokers, options, on_line, _drive)
 
 
 def run_beyond(
-    seed: int, *, brokers: int = BROKERS, on_line: Callable[[NarratedLine], None] | None = None
+    seed: int, *, choices: RunChoices = ALL_DRAWN, on_line: Callable[[NarratedLine], None] | None = None
 ) -> RunOutcome:
     """One run that goes beyond the promise. `losses` are the lost records; `findings` the losses not detected."""
     rng = SimulatedWorld(seed).random("options")
     disaster = rng.choice(DISASTERS)
-    options = beyond_options(draw_options(rng, brokers), disaster)
+    options = beyond_options(draw_options(rng, choices.brokers), disaster)
 
     async def drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
         with contextlib.ExitStack() as stack:
@@ -213,7 +216,7 @@ def run_beyond(
                 stack.enter_context(cluster.world.observers.subscribed(narrator.replica_events()))
             await drive_beyond(cluster, outcome, disaster, narrator)
 
-    return _perform(seed, brokers, options, on_line, drive)
+    return _perform(seed, choices.brokers, options, on_line, drive)
 
 
 def _perform(
@@ -226,6 +229,7 @@ def _perform(
     cluster = SimulatedCluster(seed, brokers, settings=options.settings)
     if options.loads is not None and options.loads.open_files_max is not None:
         cluster.world.open_files_max = options.loads.open_files_max
+    cluster.world.has_disk_threads = options.disk_threads
     narrator = None if on_line is None else Narrator(lambda: cluster.world.loop.elapsed, on_line)
     outcome = RunOutcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     outcome.reached.watch(cluster)
@@ -241,6 +245,8 @@ def _perform(
         outcome.reached.add_settings(broker.config)
         for api in broker.failed_reads():
             outcome.findings.append(CheckerFinding(invariant="crash", text=f"broker {broker_id} met a bug in {api}"))
+    if options.disk_threads:
+        outcome.injected[DISK_THREADS] += 1
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
     outcome.deliveries, outcome.callbacks = cluster.world.trace.kinds["net"], cluster.world.loop.callbacks_run

@@ -7,10 +7,11 @@ one machine; all its processes share the same files.
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from minibroker.runtime.ports import BadEntry, Buffer, DiskError, FileMissing, FileTooLarge, LockHeld
+from minibroker.simulation.world.background_work import BackgroundWork
 from minibroker.simulation.world.clock import SimulatedClock
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.storage import (
@@ -25,6 +26,7 @@ from minibroker.simulation.world.storage import (
 from minibroker.simulation.world.trace import checksum
 
 T = TypeVar("T")
+HALT_SHARE = 0.5
 
 
 class SimulatedFile:
@@ -39,6 +41,7 @@ class SimulatedFile:
 
     def _begin(self, call: str, seconds: float) -> None:
         self._disk.process.check_alive()
+        self._disk.halt()
         assert self._open, f"{self._path} is closed"
         self._storage.check_fault(call, self._path)
         self._disk.spend(seconds)
@@ -116,11 +119,17 @@ class SimulatedDirectoryLock:
 class SimulatedDisk:
     """Implements `ports.Disk` for one process on a machine's storage."""
 
-    def __init__(self, storage: SimulatedStorage, process: Process, clock: SimulatedClock) -> None:
+    def __init__(
+        self, storage: SimulatedStorage, process: Process, clock: SimulatedClock, has_threads: bool = False
+    ) -> None:
+        """`has_threads`: background work overlaps with the event loop."""
         self.storage = storage
         self.process = process
         self.clock = clock
+        self._has_threads = has_threads
         self._in_background = False
+        self._work: BackgroundWork[Any] | None = None
+        """What runs now in a thread."""
 
     def spend(self, seconds: float) -> None:
         """A synchronous call holds the process; background work has paid by waiting."""
@@ -129,6 +138,7 @@ class SimulatedDisk:
 
     def _begin(self, call: str, path: str, opens: bool = False) -> None:
         self.process.check_alive()
+        self.halt()
         self.storage.check_fault(call, path)
         if opens:
             self.storage.check_descriptor(call, path)
@@ -289,18 +299,51 @@ class SimulatedDisk:
         self.process.check_alive()
         return self.storage.boot_id
 
+    def halt(self) -> None:
+        """Background work halts before about every other call, if it has a thread."""
+        if self._work is not None and self.storage.random.random() < HALT_SHARE:
+            self._work.halt()
+            self.process.check_alive()
+
     async def in_background(self, call: Callable[[], T]) -> T:
-        """The work happens at some moment of the wait, as in a thread; a crash may come before or after it."""
+        """The work happens at some moment of the wait, and a crash may come before or after it; with threads it
+        happens in several moments, and a crash may come between any two of its calls."""
         self.process.check_alive()
         mean = self.storage.cost.background_mean
         before, after = (self.storage.random.expovariate(2 / mean) if mean else 0.0 for _ in range(2))
         await asyncio.sleep(before + self.storage.hangs_for)
         self.process.check_alive()
-        self._in_background = True
-        try:
-            result = call()
-        finally:
-            self._in_background = False
-            self.process.check_alive()
+        if self._has_threads:
+            result = await self._in_thread(call, mean)
+        else:
+            with self._working(None):
+                result = call()
         await asyncio.sleep(after)
         return result
+
+    async def _in_thread(self, call: Callable[[], T], mean: float) -> T:
+        """A caller that is cancelled meanwhile goes on when the work is over (`ports.Disk.in_background`)."""
+        work, is_over, cancelled = BackgroundWork(call), False, None
+        try:
+            while not is_over:
+                with self._working(work):
+                    is_over = work.advance()
+                try:
+                    await asyncio.sleep(0.0 if is_over or not mean else self.storage.random.expovariate(4 / mean))
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        finally:
+            work.abandon()
+        if cancelled is not None:
+            raise cancelled from work.error
+        return work.result()
+
+    @contextlib.contextmanager
+    def _working(self, work: BackgroundWork[Any] | None) -> Iterator[None]:
+        """Calls belong to background work, in a thread or not."""
+        self._in_background, self._work = True, work
+        try:
+            yield
+        finally:
+            self._in_background, self._work = False, None
+            self.process.check_alive()

@@ -66,6 +66,8 @@ class SimulatedWorld:
         self.machines: dict[str, SimulatedMachine] = {}
         self.open_files_max = UNLIMITED
         """File descriptors that each process may have."""
+        self.has_disk_threads = False
+        """Background work of the disks overlaps with the event loop."""
         self.crashes: list[tuple[str, BaseException]] = []
         """Programs that ended with an exception; a run that expects one removes it from the list."""
 
@@ -124,7 +126,7 @@ class SimulatedWorld:
 
             machine.runtime = Runtime(
                 network=self.network.network_for(process),
-                disk=SimulatedDisk(machine.storage, process, clock),
+                disk=SimulatedDisk(machine.storage, process, clock, self.has_disk_threads),
                 clock=clock,
                 random=self.random(f"process/{process!r}"),
                 open_coordination=open_coordination,

@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 
+from minibroker.simulation.swarm.choices import RunChoices
 from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
 from minibroker.simulation.swarm.reached import catalogue
 from minibroker.swarm_coverage.excused import EXCUSED, Excuse
@@ -110,11 +111,11 @@ def test_function_that_no_run_entered_fails_the_swarm() -> None:
 
 
 def test_swarm_that_is_small_or_leaves_out_loads_or_disk_faults_is_not_judged() -> None:
-    for change in ({"loaded_runs": RUNS_TO_ENTER_ALL - 1}, {"disk_faults": False}, {"beyond": True}):
+    few, without, beyond = RUNS_TO_ENTER_ALL - 1, RunChoices(disk_faults=False), RunChoices(beyond=True)
+    for name, value in (("loaded_runs", few), ("choices", without), ("choices", beyond)):
         total = everything()
         del total.reached["API LIST_OFFSETS"]
-        for name, value in change.items():
-            setattr(total, name, value)
+        setattr(total, name, value)
         assert never_entered(total) == []
 
 

@@ -174,7 +174,7 @@ def _expanded(runs: tuple[str, ...]) -> list[str]:
     for run in runs:
         kind, _, seeds = run.rpartition(":")
         first, _, last = seeds.partition("-")
-        if first.isdigit() and kind in ("", "seed", "disks", "loads", "older"):
+        if first.isdigit() and kind in ("", "seed", "disks", "loads", "older", "threads"):
             found += [f"{kind or 'seed'}:{seed}" for seed in range(int(first), int(last or first) + 1)]
         else:
             found.append(run)

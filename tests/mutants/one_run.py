@@ -71,12 +71,11 @@ def perform(run: str) -> RunResult:
     )
 
 
-def _run_seed(
-    name: str, disk_faults: bool = False, loads: bool = False, older_zookeeper: bool = False
-) -> "tuple[list[CheckerFinding], float]":
+def _run_seed(name: str, **chosen: bool) -> "tuple[list[CheckerFinding], float]":
+    from minibroker.simulation.swarm.choices import NOTHING_DRAWN
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(int(name), disk_faults=disk_faults, loads=loads, older_zookeeper=older_zookeeper)
+    outcome = run_seed(int(name), choices=msgspec.structs.replace(NOTHING_DRAWN, **chosen))
     return outcome.findings, outcome.virtual_seconds
 
 
@@ -90,6 +89,10 @@ def _run_loads(name: str) -> "tuple[list[CheckerFinding], float]":
 
 def _run_older_zookeeper(name: str) -> "tuple[list[CheckerFinding], float]":
     return _run_seed(name, older_zookeeper=True)
+
+
+def _run_disk_threads(name: str) -> "tuple[list[CheckerFinding], float]":
+    return _run_seed(name, disk_threads=True)
 
 
 def _run_schedule(name: str) -> "tuple[list[CheckerFinding], float]":
@@ -169,6 +172,7 @@ _KINDS = {
     "disks": _run_disks,
     "loads": _run_loads,
     "older": _run_older_zookeeper,
+    "threads": _run_disk_threads,
     "schedule": _run_schedule,
     "model": _search_model,
     "core": _run_core,

@@ -71,8 +71,12 @@ class RealBench:
 
 
 class SimulatedBench:
+    def __init__(self, has_disk_threads: bool = False) -> None:
+        self._has_disk_threads = has_disk_threads
+
     def run(self, case: Case) -> None:
         world = SimulatedWorld(seed=7)
+        world.has_disk_threads = self._has_disk_threads
         world.run(case(RuntimePorts("simulated", world.runtime("case"), "/data", world)))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,15 @@ from minibroker.runtime.ports import (
     FileTooLarge,
     LockHeld,
 )
-from tests.runtime.ports import RuntimePorts, conformance, settle
+from tests.runtime.ports import Bench, RealBench, RuntimePorts, SimulatedBench, conformance, settle
+
+
+@pytest.fixture(params=["asyncio", "uvloop", "simulated", "simulated with threads"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    """Every kind of disk."""
+    if request.param.startswith("simulated"):
+        return SimulatedBench(has_disk_threads=request.param != "simulated")
+    return RealBench(request.param, str(tmp_path))
 
 
 def read(disk: Disk) -> Callable[[str], bytes]:

@@ -3,6 +3,7 @@
 import random
 
 from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
+from minibroker.simulation.swarm.choices import RunChoices
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
@@ -14,8 +15,8 @@ from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_faul
 
 
 def test_seed_with_faulty_disks_is_one_run_and_another_than_without() -> None:
-    first, again = run_seed(3, disk_faults=True), run_seed(3, disk_faults=True)
-    without = run_seed(3, disk_faults=False)
+    first, again = (run_seed(3, choices=RunChoices(disk_faults=True)) for _ in range(2))
+    without = run_seed(3, choices=RunChoices(disk_faults=False))
     assert first.trace_hash == again.trace_hash != without.trace_hash
 
 

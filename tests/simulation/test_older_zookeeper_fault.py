@@ -4,17 +4,20 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from minibroker.broker.membership.noted_changes import NotedChanges
+from minibroker.simulation.swarm.choices import NOTHING_DRAWN
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.older_zookeeper import OlderZooKeeper
 from minibroker.simulation.swarm.options import (
     ALL_HAVE_NOTED,
+    DISK_THREADS_SHARE,
     OLDER_ZOOKEEPER,
     OLDER_ZOOKEEPER_SHARE,
     ONE_WAS_DOWN,
-    draw_older_zookeeper,
+    is_drawn,
 )
 from minibroker.simulation.swarm.run import run_seed
 from tests.simulation.test_disk_faults import whole
@@ -136,16 +139,18 @@ def test_states_of_a_copy_follow_no_others() -> None:
     under_faults(case)
 
 
-def test_a_tenth_of_the_seeds_draws_it_unless_the_caller_chooses() -> None:
-    drawn = sum(draw_older_zookeeper(random.Random(seed), None) for seed in range(2_000))
-    assert 0.7 < drawn / 2_000 / OLDER_ZOOKEEPER_SHARE < 1.3
-    assert draw_older_zookeeper(random.Random(1), True)
-    assert not draw_older_zookeeper(random.Random(1), False)
+@pytest.mark.parametrize("share", [OLDER_ZOOKEEPER_SHARE, DISK_THREADS_SHARE])
+def test_a_share_of_the_seeds_draws_it_unless_the_caller_chooses(share: float) -> None:
+    drawn = sum(is_drawn(random.Random(seed), share, None) for seed in range(2_000))
+    assert 0.7 < drawn / 2_000 / share < 1.3
+    assert is_drawn(random.Random(1), share, True)
+    assert not is_drawn(random.Random(1), share, False)
 
 
 def test_seed_is_one_run_and_another_one_with_an_older_copy() -> None:
     def hash_of(older_zookeeper: bool | None) -> str:
-        return run_seed(4, disk_faults=False, loads=False, older_zookeeper=older_zookeeper).trace_hash
+        choices = msgspec.structs.replace(NOTHING_DRAWN, older_zookeeper=older_zookeeper)
+        return run_seed(4, choices=choices).trace_hash
 
     with_copy = hash_of(True)
     assert with_copy == hash_of(True)

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
-from minibroker.commands.simulate_many import SwarmOptions
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.beyond import detection_errors
+from minibroker.simulation.swarm.choices import ALL_DRAWN, NOTHING_DRAWN, RunChoices
 from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
 from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -32,39 +33,40 @@ SECONDS_MAX = 1_200
 
 
 MODES = {
-    "plain": (False, False, False),
-    "disks": (True, False, False),
-    "loads": (False, True, False),
-    "disks+loads": (True, True, False),
-    "older": (False, False, True),
-    "disks+loads+older": (True, True, True),
+    "disks": "disk_faults",
+    "loads": "loads",
+    "older": "older_zookeeper",
+    "threads": "disk_threads",
 }
-"""Of the file of seeds: (with faulty disks, with loads, with an older copy of ZooKeeper's data)."""
+"""The choice that each word of a mode in the file of seeds names."""
 
 
 def past_failures() -> dict[str, list[int]]:
     """By mode, the seeds that once found a bug."""
-    found: dict[str, list[int]] = {mode: [] for mode in MODES}
+    found: dict[str, list[int]] = {}
     for line in SEEDS_FILE.read_text().splitlines():
         if words := line.partition("#")[0].split():
             seed, mode = words
-            found[mode].append(int(seed))
+            found.setdefault(mode, []).append(int(seed))
     return found
 
 
-def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
+def choices_of(mode: str) -> RunChoices:
+    """`plain`, or words joined by `+`."""
+    words = () if mode == "plain" else mode.split("+")
+    return msgspec.structs.replace(NOTHING_DRAWN, **{MODES[word]: True for word in words})
+
+
+def batches() -> list[tuple[Sequence[int], RunChoices]]:
     """The seeds of the environment, or those that make test runs; as each seed draws, or with faulty disks and loads
     as a past failure had them."""
     wanted = os.environ.get("SEEDS")
     if wanted:
         first, _, last = wanted.partition("-")
-        return [(range(int(first), int(last or first) + 1), SwarmOptions())]
-    past = [
-        (seeds, SwarmOptions(disk_faults=MODES[mode][0], loads=MODES[mode][1], older_zookeeper=MODES[mode][2]))
-        for mode, seeds in past_failures().items()
-    ]
+        return [(range(int(first), int(last or first) + 1), ALL_DRAWN)]
+    past = [(seeds, choices_of(mode)) for mode, seeds in past_failures().items()]
     others = range(1, FIXED - sum(len(seeds) for seeds, _ in past) + 1)
-    return [([*others, *fresh_seeds()[0]], SwarmOptions()), *past]
+    return [([*others, *fresh_seeds()[0]], ALL_DRAWN), *past]
 
 
 class Swarm(NamedTuple):
@@ -79,13 +81,11 @@ class Swarm(NamedTuple):
 def swarm() -> Swarm:
     """On all cores."""
     found = Swarm(SwarmSummary(), {})
-    for seeds, options in batches():
-        for result in run_many(
-            seeds, disk_faults=options.disk_faults, loads=options.loads, older_zookeeper=options.older_zookeeper
-        ):
+    for seeds, choices in batches():
+        for result in run_many(seeds, choices=choices):
             found.total.add(result)
             if result.findings:
-                found.replays[result.seed] = options.replay(result.seed)
+                found.replays[result.seed] = choices.replay(result.seed)
     return found
 
 

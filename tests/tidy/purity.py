@@ -40,6 +40,7 @@ GUARDS = {
     "simulation/world/loop.py": {"threading", "concurrent", "signal"},
     "simulation/world/own_sockets.py": {"socket"},
     "simulation/world/real_waiting.py": {"socket", "threading", "time"},
+    "simulation/world/background_work.py": {"threading"},
 }
 
 # Functions of asyncio that bypass the ports.

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from minibroker.simulation.swarm.choices import RunChoices
 from minibroker.simulation.swarm.loads import load_options
 from minibroker.simulation.swarm.loads.all_loads import CLASSES
 from minibroker.simulation.swarm.loads.load_options import LOADS, TOPIC, draw_load_options
@@ -12,8 +13,8 @@ from minibroker.simulation.swarm.run import run_seed
 
 
 def test_seed_with_loads_is_one_run_and_another_than_without() -> None:
-    first, again = run_seed(3, loads=True), run_seed(3, loads=True)
-    without = run_seed(3, loads=False)
+    first, again = (run_seed(3, choices=RunChoices(loads=True)) for _ in range(2))
+    without = run_seed(3, choices=RunChoices(loads=False))
     assert first.trace_hash == again.trace_hash != without.trace_hash
     assert first.findings == []
 
