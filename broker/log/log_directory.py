@@ -169,8 +169,10 @@ class LogDirectory:
             partition = parse_partition_directory_name(name)
             if partition is not None:
                 partitions.append(partition)
-            elif not self._renamed.adopt(name) and has_too_large_a_number(name):
+            elif has_too_large_a_number(name):
                 logger.warning("%s/%s is left alone: no partition has a number above %d", path, name, MAX_PARTITION)
+            else:
+                self._renamed.adopt(name)
         self._checkpoints.forget_deleted(self._renamed.to_remove)
         listed = self._checkpoints.listed
         for done, partition in enumerate(partitions, start=1):

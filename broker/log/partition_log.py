@@ -18,7 +18,7 @@ from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment_files import remove_files
 from minibroker.broker.log.segments.time_lookup import first_record_from
 from minibroker.broker.log.side_files.damage_note import write_damage_note
-from minibroker.broker.log.side_files.epoch_file import EpochEntry, EpochRebuild, epoch_file_path
+from minibroker.broker.log.side_files.epoch_file import EpochEntry, EpochRebuild
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.files.checkpoints import (
     LogStartReason,
@@ -269,8 +269,8 @@ class PartitionLog(OpenLog):
             return
         try:
             self.store_epochs()
-        except OutOfDescriptors:  # the next sync of metadata or of the log writes them
-            self.unsynced.add(epoch_file_path(self.directory))
+        except OutOfDescriptors:
+            return  # the next sync of metadata or of the log writes them
         except DiskError as error:
             raise self.recorded(error) from None
 

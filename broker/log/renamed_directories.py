@@ -34,15 +34,12 @@ class RenamedDirectories:
         """Paths by the partition whose log they hold."""
         self._names_unsynced = False
 
-    def adopt(self, name: str) -> bool:
-        """Take over a directory that an earlier start renamed; False if this is not the name of one."""
+    def adopt(self, name: str) -> None:
+        """Take over a directory that an earlier start renamed, if this is the name of one."""
         if is_deleted_directory_name(name):
             self.to_remove.append(f"{self._path}/{name}")
         elif (owner := parse_damaged_directory_name(name)) is not None:
             self.set_aside.setdefault(owner, []).append(f"{self._path}/{name}")
-        else:
-            return False
-        return True
 
     def rename(self, directory: str, owner: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str | None:
         """The new path; None if the directory is gone already. Raises DiskError."""

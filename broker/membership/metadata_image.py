@@ -275,9 +275,7 @@ class MetadataImage:
         moved, and it learns nothing while the controller cannot reach it (hardening rule 17)."""
         return own_broker_epoch is not None and self._addressed_epoch not in (None, own_broker_epoch)
 
-    def answer_metadata(
-        self, request: MetadataRequest, listener_name: str, is_fenced: bool = False
-    ) -> MetadataResponse:
+    def answer_metadata(self, request: MetadataRequest, listener_name: str, *, is_fenced: bool) -> MetadataResponse:
         """Brokers with their addresses on the listener that the client uses, and the requested topics (None: all).
 
         A fenced broker does not name itself as a leader: it would refuse every client (hardening rule 11)."""

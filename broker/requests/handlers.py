@@ -260,7 +260,7 @@ class RequestHandlers:
             text = "this broker has registered again, and has not heard from a controller since: ask another broker"
             return m.Response(error_code=ErrorCode.BROKER_NOT_AVAILABLE, error_message=text)
         listener, is_fenced = request.connection.listener_name, self._registration.is_fenced()
-        response = self._image.answer_metadata(body, listener, is_fenced)
+        response = self._image.answer_metadata(body, listener, is_fenced=is_fenced)
         if self._manager.observer.wants_details:
             self._manager.observer.notify(MetadataAnswered(self._image.broker_id, response))
         return response

@@ -1,6 +1,7 @@
 """Proposals reach the controller even if a connection fails."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -138,6 +139,32 @@ def test_a_request_that_fails_is_reported_and_its_proposals_sent_again(
     assert events == [AlterPartitionFailed(problem=problem)]
     assert handled == [AlterPartitionLost(proposal_id=5)]
     assert failing.unreachable_ms_at(500) == unreachable_ms
+
+
+@pytest.mark.parametrize("after_ms", [0, 500])
+async def test_a_retry_waits_as_long_as_it_was_told_and_a_first_proposal_not_at_all(after_ms: int) -> None:
+    """Without the wait a refused proposal would be repeated as fast as it is answered."""
+    sender, loop, delays = cast(Any, FailingSender().sender), asyncio.get_running_loop(), list[float]()
+    proposal = ProposeIsr(
+        kind=IsrKind.SHRINK,
+        proposal_id=5,
+        leader_epoch=0,
+        partition_epoch=0,
+        new_isr_with_epochs=(),
+        after_ms=after_ms,
+    )
+    state = SimpleNamespace(proposal_in_flight=5)
+    partition = SimpleNamespace(topic_partition=TopicPartition("a", 0), state=state)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def call_later(delay: float, call: Callable[..., None], *arguments: object) -> None:
+            delays.append(delay)
+            call(*arguments)
+
+        patch.setattr(loop, "call_later", call_later)
+        sender.propose(partition, proposal)
+    assert delays == ([after_ms / 1000] if after_ms else [])
+    assert list(sender._waiting) == [partition.topic_partition]
 
 
 class Line:

@@ -10,7 +10,7 @@ import pytest
 from minibroker.broker.replication.leader import FetchGranted
 from minibroker.broker.requests.delayed_fetches import DelayedFetch
 from minibroker.broker.requests.fetch_answers import watermarks_only
-from minibroker.broker.requests.fetch_sessions import FetchSession, FetchSessions
+from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX, FetchSession, FetchSessions
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.codec import FetchedRecords, decode_response_body, decode_response_frame
 from minibroker.protocol.wire.messages import ApiKey, FetchRequest, FetchResponse
@@ -100,3 +100,38 @@ def test_newer_watermarks_alone_do_not_end_the_wait_and_are_not_forgotten(monkey
     answered = Answered(tuple(kind for kind in KINDS if kind != SENDS), monkeypatch)
     assert not answered.is_answered
     assert answered.updated == {*WATERMARKS, *KEPT}
+
+
+def test_a_session_that_ends_in_any_way_rings_for_no_one_any_more() -> None:
+    """Otherwise the alarm of its last wait rings for a follower that is gone."""
+    ended, answered = list[int](), list[object]()
+    waiting = SimpleNamespace(
+        session_ended=lambda session: ended.append(session.replica_id),
+        answered=answered.append,
+        delay_of_follower=lambda delayed, session: None,
+    )
+    sessions = FetchSessions(
+        partitions={},
+        answers=cast(Any, None),
+        waiting=cast(Any, waiting),
+        response_max_bytes=1_000,
+        counters=cast(Any, SimpleNamespace(replication_bytes_out=0)),
+    )
+
+    def open_session(connection: Any, replica_id: int) -> None:
+        request = SimpleNamespace(connection=connection, respond=lambda _: None, send_answers=lambda: None)
+        sessions.handle(cast(Any, request), FetchRequest(replica_id=replica_id, session_epoch=0, max_wait_ms=500))
+
+    class Connection:
+        id = 1
+
+    first, *more = (Connection() for _ in range(SESSIONS_PER_BROKER_MAX + 2))
+    open_session(first, 2)
+    open_session(first, 3)
+    assert ended == [2], "its connection has another session now"
+    sessions.connection_closed(cast(Any, first))
+    assert ended == [2, 3]
+    for connection in more:
+        open_session(connection, 4)
+    assert ended == [2, 3, 4], "it had too many"
+    assert sessions.waiting_count == SESSIONS_PER_BROKER_MAX

@@ -111,3 +111,38 @@ def test_what_the_controller_tells_reaches_all_that_depends_on_it(
     )
     RequestHandlers._after(cast(Any, SimpleNamespace(_manager=manager)), change)
     assert did == followed_by
+
+
+@pytest.mark.parametrize("name", ["_leader_and_isr", "_update_metadata", "_stop_replica"])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_each_request_of_a_controller_that_is_admitted_has_its_consequences(name: str, is_refused: bool) -> None:
+    """A new controller is first heard of by any of them: until then proposals go to the old one."""
+    change = MetadataChange(
+        error_code=ErrorCode.STALE_CONTROLLER_EPOCH if is_refused else ErrorCode.NONE, controller_changed=True
+    )
+    told: list[MetadataChange] = []
+
+    def changed(*_: object) -> MetadataChange:
+        return change
+
+    orders = SimpleNamespace(leader_and_isr=changed, stop_replica=changed)
+    handlers = SimpleNamespace(
+        _image=SimpleNamespace(apply_leader_and_isr=changed, apply_update=changed, admit=changed),
+        _registration=SimpleNamespace(broker_epoch=7),
+        _manager=SimpleNamespace(orders=orders, alter_partition=SimpleNamespace(unreachable_ms=lambda: 0)),
+        _after=told.append,
+    )
+    body = SimpleNamespace(controller_id=1, controller_epoch=2, broker_epoch=7)
+    getattr(RequestHandlers, name)(handlers, cast(Any, None), body)
+    assert told == ([] if is_refused else [change])
+
+
+def test_each_answered_request_is_counted() -> None:
+    async def check(client: ClusterClient) -> None:
+        counter = client.cluster.brokers[1].counters.requests[m.ApiKey.METADATA]
+        before = counter.count
+        for _ in range(3):
+            await client.ask(1, m.MetadataRequest(), m.MetadataResponse)
+        assert counter.count == before + 3
+
+    in_cluster(check)

@@ -246,8 +246,8 @@ def test_only_a_live_broker_that_is_not_stopping_is_eligible_under_its_own_epoch
 
 def test_metadata_names_the_addresses_of_the_listener_that_the_client_uses() -> None:
     image = image_with(brokers=[live(1), live(2, listeners="IN")])
-    inside = image.answer_metadata(MetadataRequest(), "IN")
-    outside = image.answer_metadata(MetadataRequest(), "OUT")
+    inside = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False)
+    outside = image.answer_metadata(MetadataRequest(), "OUT", is_fenced=False)
     assert [(broker.node_id, broker.host, broker.port) for broker in inside.brokers] == [
         (1, "in1", 9001),
         (2, "in2", 9002),
@@ -258,7 +258,7 @@ def test_metadata_names_the_addresses_of_the_listener_that_the_client_uses() -> 
 
 def test_metadata_of_a_healthy_partition() -> None:
     image = image_with(topic(state(leader=2, leader_epoch=4, offline_replicas=[3])))
-    [answer] = image.answer_metadata(MetadataRequest(), "IN").topics
+    [answer] = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False).topics
     [partition] = answer.partitions
     assert (answer.name, answer.topic_id, answer.error_code) == ("lines", "id-1", 0)
     assert (partition.leader_id, partition.leader_epoch, partition.error_code) == (2, 4, 0)
@@ -268,7 +268,7 @@ def test_metadata_of_a_healthy_partition() -> None:
 @pytest.mark.parametrize("leader", [-1, 4])
 def test_a_partition_without_a_reachable_leader_has_an_error_code(leader: int) -> None:
     image = image_with(topic(state(leader=leader)), brokers=[live(1), live(2)])
-    [answer] = image.answer_metadata(MetadataRequest(), "IN").topics
+    [answer] = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False).topics
     [partition] = answer.partitions
     assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
     assert partition.leader_id == -1
@@ -290,15 +290,17 @@ def test_a_fenced_broker_names_others_as_leaders_but_not_itself() -> None:
 def test_metadata_of_named_topics() -> None:
     image = image_with(topic(state()), topic(state(), name="b", topic_id="id-b"))
     names = ["b", "unknown", "no/topic", "..", "b"]
-    answer = image.answer_metadata(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), "IN")
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    answer = image.answer_metadata(request, "IN", is_fenced=False)
     assert [(each.name, each.error_code) for each in answer.topics] == [
         ("b", ErrorCode.NONE),
         ("unknown", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("no/topic", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("..", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]
-    assert image.answer_metadata(MetadataRequest(topics=[]), "IN").topics == []
-    assert [each.name for each in image.answer_metadata(MetadataRequest(), "IN").topics] == ["b", "lines"]
+    assert image.answer_metadata(MetadataRequest(topics=[]), "IN", is_fenced=False).topics == []
+    all_topics = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False).topics
+    assert [each.name for each in all_topics] == ["b", "lines"]
 
 
 def test_describe_cluster_names_controller_and_broker_epochs() -> None:

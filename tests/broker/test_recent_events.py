@@ -1,5 +1,6 @@
 """The events that a broker keeps for clients."""
 
+import contextlib
 import json
 
 import pytest
@@ -39,6 +40,14 @@ def test_the_oldest_events_go_and_the_answer_says_so() -> None:
     over = recent_events.EVENTS_KEPT + 10
     answer = asked(kept(over), 0)
     assert (answer.first_number, answer.events[0].number) == (10, 10)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_details_are_wanted_if_the_broker_s_own_observers_want_them(wanted: bool) -> None:
+    observers = Observers()
+    recent = RecentEvents(observers, SimulatedWorld().runtime("broker").clock)
+    with observers.subscribed(lambda event: None) if wanted else contextlib.nullcontext():
+        assert recent.wants_details is wanted
 
 
 def test_absurd_questions_have_small_answers() -> None:

@@ -33,7 +33,7 @@ def test_a_stray_empty_segment_does_not_move_the_end_after_a_clean_stop(machine:
     log = machine.open(ONE_SEGMENT).logs[PARTITION]
     assert log.log_end_offset == 20
     assert log.damage is not None
-    assert "does not reach to" in log.damage
+    assert f"does not reach to {offset}, the next one: ends at offset 20" in log.damage
 
 
 def test_an_older_recovery_point_checkpoint_does_not_damage_a_log(machine: Machine) -> None:

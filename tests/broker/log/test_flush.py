@@ -11,6 +11,7 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.unsynced_files import gather_all
 from minibroker.protocol.files.checkpoints import (
     EPOCH_CHECKPOINT,
     LOG_START,
@@ -18,8 +19,9 @@ from minibroker.protocol.files.checkpoints import (
     format_epoch_checkpoint,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, SyncFailed
+from minibroker.runtime.ports import DiskError, SyncFailed, disk_error_of
 from minibroker.simulation.world.disk import SimulatedDisk
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.broker.log.machine import (
     OWNER,
     PARTITION,
@@ -344,3 +346,30 @@ def test_an_epoch_file_without_room_is_written_with_the_next_flush(machine: Mach
     append(log, 1, epoch=2)
     drive(log.flush())
     assert machine.content("leader-epoch-checkpoint") == format_epoch_checkpoint([(1, 0), (2, 2)], OWNER)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cancelled_wait_for_several_syncs_tells_the_one_that_failed(fails: bool) -> None:
+    """A kernel reports a failed sync once: a caller that is cancelled meanwhile must still learn of it."""
+
+    async def sync() -> None:
+        await asyncio.sleep(0.1)
+
+    async def sync_badly() -> None:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from SyncFailed("the disk says so")
+
+    async def main() -> None:
+        waiting = asyncio.create_task(gather_all([sync(), sync_badly() if fails else sync()]))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        try:
+            await waiting
+        except asyncio.CancelledError as cancelled:
+            found.append(disk_error_of(cancelled))
+
+    found: list[DiskError | None] = []
+    SimulatedWorld().run(main())
+    assert [type(error) for error in found] == [SyncFailed if fails else type(None)]

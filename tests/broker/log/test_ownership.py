@@ -9,9 +9,16 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files.damage_note import READ_MAX
-from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX, LogStart, LogStartReason, format_log_start
+from minibroker.protocol.files.checkpoints import (
+    SMALL_FILE_BYTES_MAX,
+    LogStart,
+    LogStartReason,
+    format_epoch_checkpoint,
+    format_log_start,
+)
 from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import read_header
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
@@ -133,6 +140,31 @@ def test_salvage_takes_only_records_of_the_partition(machine: Machine) -> None:
     aside = f"{PATH}/{PARTITION}.0-damaged"
     metadata = format_partition_metadata(PartitionMetadata(topic_id=TOPIC_ID, partition=1))
     machine.disk().replace_file(f"{aside}/partition.metadata", metadata)
+    assert directory.read_set_aside(PARTITION, 0, 10_000) is None
+
+
+def test_salvage_reaches_the_last_of_many_records(machine: Machine) -> None:
+    directory, log = machine.open_log(CONFIG)
+    append(log, 100)
+    log.mark_damaged("a test says so")
+    directory, _ = set_aside_first(machine)
+    last = directory.read_set_aside(PARTITION, 198, 10_000)
+    assert last is not None
+    assert read_header(last).base_offset == 198
+
+
+@pytest.mark.parametrize("first_epoch_at", [None, 50])
+def test_salvage_takes_no_record_of_an_unknown_epoch(machine: Machine, first_epoch_at: int | None) -> None:
+    directory, log = machine.open_log(CONFIG)
+    append(log, 20)
+    log.mark_damaged("a test says so")
+    directory, _ = set_aside_first(machine)
+    assert directory.read_set_aside(PARTITION, 0, 10_000) is not None
+    file = f"{PATH}/{PARTITION}.0-damaged/leader-epoch-checkpoint"
+    if first_epoch_at is None:
+        machine.disk().remove(file)
+    else:
+        machine.disk().replace_file(file, format_epoch_checkpoint([(0, first_epoch_at)], (TOPIC_ID, 0)))
     assert directory.read_set_aside(PARTITION, 0, 10_000) is None
 
 
