@@ -57,7 +57,8 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 class Machine:
     """One computer: its disk outlives its processes."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, has_disk_threads: bool = False) -> None:
+        self.has_disk_threads = has_disk_threads
         self.loop = VirtualLoop()
         self.random = random.Random(seed)
         self.storage = SimulatedStorage("host", self.loop, self.random, Trace(self.loop))
@@ -72,7 +73,7 @@ class Machine:
         return Process("broker", self.starts, self.loop)
 
     def disk(self) -> SimulatedDisk:
-        return SimulatedDisk(self.storage, self.process, self.clock())
+        return SimulatedDisk(self.storage, self.process, self.clock(), self.has_disk_threads)
 
     def clock(self) -> SimulatedClock:
         return SimulatedClock(self.loop, self.process, self)

@@ -348,6 +348,24 @@ def test_an_epoch_file_without_room_is_written_with_the_next_flush(machine: Mach
     assert machine.content("leader-epoch-checkpoint") == format_epoch_checkpoint([(1, 0), (2, 2)], OWNER)
 
 
+def test_what_is_written_while_a_sync_runs_in_its_thread_waits_for_the_next_one() -> None:
+    async def flush_and_write(log: PartitionLog) -> int:
+        flushing = asyncio.create_task(log.flush())
+        while not flushing.done():
+            append(log, 2)
+            await asyncio.sleep(0)
+        return await flushing
+
+    for seed in range(20):
+        machine = Machine(seed, has_disk_threads=True)
+        _, log = machine.open_log(SMALL)
+        append(log, 10)
+        synced = drive(flush_and_write(log))
+        assert 20 <= synced < log.log_end_offset
+        machine.lose_power()
+        assert machine.open(SMALL).logs[PARTITION].log_end_offset >= synced
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_cancelled_wait_for_several_syncs_tells_the_one_that_failed(fails: bool) -> None:
     """A kernel reports a failed sync once: a caller that is cancelled meanwhile must still learn of it."""
