@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable
 from itertools import chain
 from multiprocessing import resource_tracker
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -88,7 +88,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     """By path, those that ran; empty if they were not traced."""
     seconds_to_repair: list[float] = msgspec.field(default_factory=list)
     seconds_to_full_isr: list[float] = msgspec.field(default_factory=list)
-    failed: dict[int, list[str]] = msgspec.field(default_factory=dict)
+    failed: dict[int, Annotated[list[str], msgspec.Meta(min_length=1)]] = msgspec.field(default_factory=dict)
     not_counted: dict[int, list[str]] = msgspec.field(default_factory=dict)
 
     def add(self, result: RunResult) -> None:

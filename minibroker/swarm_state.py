@@ -47,7 +47,7 @@ class SwarmState(msgspec.Struct, kw_only=True):
     """Every seed from the first one to this, exclusively, has run."""
     done_above: set[int] = msgspec.field(default_factory=set)
     """Seeds from there on that have run, too: workers end in no order."""
-    seconds: float = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Real seconds of all sessions."""
     summary: SwarmSummary
 
@@ -113,8 +113,8 @@ class StateFile:
 
 
 def _restore(kind: Any, value: Any) -> Any:
-    """JSON has no counters."""
-    return (get_origin(kind) or kind)(value)
+    """JSON has no counters: one of these names must be an object of whole numbers."""
+    return (get_origin(kind) or kind)(msgspec.convert(value, dict[str, int]))
 
 
 def continued(file: StateFile, new: SwarmState, say: Callable[[str], None]) -> SwarmState:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ALTERNATIONS = 7
 QUICK_ALTERNATIONS, QUICK_VOLUME = 2, 0.1
+DOCUMENT_BYTES_MAX = 256 * 1024 * 1024
 JSON_FILE, SVG_FILE = "bench.json", "bench.svg"
 COMMANDS = {
     "list": ("minibroker.commands.bench:list_cases", "List the cases, and about how long each takes."),
@@ -201,6 +202,7 @@ def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: b
 
     Several files must be parts of one run on one machine and commit: other cases, or more rounds of the same ones.
     """
+    from minibroker.audit.reading.regular_files import read_regular
     from minibroker.bench.chart import render
     from minibroker.bench.document import BadDocument, decode, merge
     from minibroker.bench.page import NoTableMarkers, with_tables
@@ -208,18 +210,20 @@ def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: b
     documents = []
     for name in files:
         try:
-            documents.append(decode(Path(name).read_bytes()))
+            documents.append(decode(read_regular(name, DOCUMENT_BYTES_MAX)))
         except BadDocument as error:
             raise CommandFailed(f"{name}: {error}") from None
     try:
         document = merge(documents)
         if page is not None:
-            path = Path(page)
-            path.write_text(with_tables(path.read_text(encoding="utf-8"), document), encoding="utf-8")
+            text = read_regular(page, DOCUMENT_BYTES_MAX).decode()
+            Path(page).write_text(with_tables(text, document), encoding="utf-8")
     except BadDocument as error:
         raise CommandFailed(f"{error}: report them separately") from None
     except NoTableMarkers as error:
         raise WrongUsage(f"{page}: {error}") from None
+    except UnicodeDecodeError:
+        raise CommandFailed(f"{page} is not UTF-8: name a page in Markdown") from None
     if svg is not None:
         Path(svg).write_text(render(document), encoding="utf-8")
     show(document, as_json)

@@ -162,10 +162,13 @@ def _print_sum(total: "SwarmSummary", wanted: ManySeeds, seeds: range, real_seco
         f"{total.runs} runs (seeds {seeds[0]} to {seeds[-1]}), {total.counted} count, {len(total.failed)} failed; "
         f"{total.acknowledged:,} acknowledged records"
     )
+    rates = ""
+    if real_seconds:  # a file may say that its runs took no time
+        rates = f"; {total.deliveries / real_seconds:,.0f} deliveries and {total.events / real_seconds:,.0f} events"
+        rates += " per real second"
     click.echo(
         f"{total.virtual_seconds:,.0f} virtual seconds in {real_seconds:,.0f} real ones "
-        f"({total.run_seconds / max(1, total.runs):.2f} s of one core per run); {total.deliveries / real_seconds:,.0f} "
-        f"deliveries and {total.events / real_seconds:,.0f} events per real second"
+        f"({total.run_seconds / max(1, total.runs):.2f} s of one core per run){rates}"
     )
     for seed, missing in list(sorted(total.not_counted.items()))[:SEEDS_SHOWN]:
         note(f"seed {seed} does not count: {', '.join(missing)}")

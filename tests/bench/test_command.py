@@ -1,6 +1,7 @@
 """`minibroker bench`: its cases, its report of earlier runs, its usage."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,28 @@ def test_a_file_that_is_not_a_document_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(minibroker, ["bench", "report", str(odd)])
     assert result.exit_code == EXIT_COULD_NOT
     assert "odd.json" in result.output
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("arguments", [["odd"], ["sound", "--write", "odd"]], ids=["document", "page"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_is_refused_and_not_read(
+    kind: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sound").write_bytes(encode(PRODUCE))
+    if kind == "pipe":
+        os.mkfifo("odd")
+    else:
+        Path("odd").symlink_to("/dev/zero")  # it has no end
+    result = CliRunner().invoke(minibroker, ["bench", "report", *arguments])
+    assert isinstance(result.exception, OSError)
+    assert "not a regular file" in str(result.exception)
+
+
+def test_a_page_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sound").write_bytes(encode(PRODUCE))
+    page = tmp_path / "page"
+    page.write_bytes(BEGIN.encode() + b"\xff" + END.encode())
+    result = CliRunner().invoke(minibroker, ["bench", "report", str(tmp_path / "sound"), "--write", str(page)])
+    assert (result.exit_code, "is not UTF-8" in result.output) == (EXIT_COULD_NOT, True)

@@ -4,11 +4,14 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
+from minibroker.code_version import code_digest
 from minibroker.command_line import EXIT_FINE
+from minibroker.commands.simulate_many import SwarmOptions
 from minibroker.swarm_runs import SwarmSummary
 from minibroker.swarm_state import SAVE_SECONDS, NoState, OtherOptions, StateFile, SwarmState, continued
 
@@ -116,6 +119,10 @@ def test_command_goes_on_from_its_file(tmp_path: Path) -> None:
         (b'"commit":"abc', b'"commit":"\\u0000'),
         (b'"commit":"abc', b'"commit":"\xff'),
         (b'"done_below":10', b'"done_below":-1000000000'),
+        (b'"seconds":0.0', b'"seconds":-1.0'),
+        (b'"seen":{}', b'"seen":{"election":"7"}'),  # a sum with others, or their order, would fail later
+        (b'"injected":{}', b'"injected":[null]'),
+        (b'"failed":{}', b'"failed":{"10":[]}'),  # the first of its findings is shown
         (b'"options":{', b'"options":{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b","),
     ],
 )
@@ -127,6 +134,22 @@ def test_a_damaged_state_is_refused(tmp_path: Path, old: bytes, new: bytes) -> N
     file.path.write_bytes(content.replace(old, new))
     with pytest.raises(NoState):
         file.load()
+
+
+def test_a_swarm_that_took_no_time_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    options = ["simulate", "--seeds", "1", "--first-seed", "11", "--workers", "1", "--resume", str(file)]
+    began = SwarmState(
+        commit="",
+        code=code_digest(),
+        options={**msgspec.structs.asdict(SwarmOptions()), "first_seed": "11"},
+        first_seed=11,
+        done_below=12,
+        summary=SwarmSummary(runs=1, counted=1),
+    )
+    StateFile(file).save(began)
+    result = CliRunner().invoke(minibroker, options, catch_exceptions=False)
+    assert (result.exit_code, result.stderr.count("\n")) == (EXIT_FINE, 1)
 
 
 def test_an_option_that_the_file_lacks_is_named(tmp_path: Path) -> None:
