@@ -31,10 +31,14 @@ from minibroker.command_line import (
 from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
+    from rich.console import ConsoleDimensions
+
     from minibroker.observation.cluster_changes import ClusterChange
     from minibroker.observation.cluster_view import ClusterView
 
 EVENTS_SHOWN = 12
+SIDE_MAX = 1_000
+"""Lines or columns of a terminal: more than any has."""
 KEY_BYTES = 1_024
 """More keys than a person presses between two looks at them."""
 
@@ -64,7 +68,7 @@ def top(
     """
     screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not sys.stdout.isatty() else LiveScreen()
     try:
-        with screen:
+        with _ending_tidily(screen), screen:
             watching = _watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen)
             run_async(_until_q(watching) if isinstance(screen, LiveScreen) and sys.stdin.isatty() else watching)
     except KeyboardInterrupt:
@@ -73,7 +77,7 @@ def top(
 
 
 async def _until_q(watching: Coroutine[Any, Any, object]) -> None:
-    """Await it until the user types q."""
+    """Await it until the user types q or closes the terminal."""
     import asyncio
 
     task = asyncio.ensure_future(watching)
@@ -81,7 +85,11 @@ async def _until_q(watching: Coroutine[Any, Any, object]) -> None:
 
     def read_keys() -> None:
         nonlocal is_over
-        if b"q" in os.read(sys.stdin.fileno(), KEY_BYTES).lower():
+        try:
+            typed = os.read(sys.stdin.fileno(), KEY_BYTES)
+        except OSError:
+            typed = b""
+        if not typed or b"q" in typed.lower():  # nothing: the terminal is gone, and would be readable for ever
             is_over = True
             task.cancel()
 
@@ -94,6 +102,14 @@ async def _until_q(watching: Coroutine[Any, Any, object]) -> None:
                 raise
         finally:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+
+
+def _ending_tidily(screen: "LiveScreen | EventLines") -> contextlib.AbstractContextManager[object]:
+    """On a screen of its own, SIGTERM and SIGHUP act as Ctrl-C: else the terminal would stay on that screen and show no
+    key that is typed."""
+    from minibroker.local_cluster.teardown import Ownership
+
+    return Ownership(lambda: None) if isinstance(screen, LiveScreen) else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -176,10 +192,12 @@ class LiveScreen:
     """A live table, with the newest events below it."""
 
     def __init__(self) -> None:
+        from rich.console import Console
         from rich.live import Live
 
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
-        self._live = Live(auto_refresh=False, screen=True)
+        self._live = Live(console=Console(), auto_refresh=False, screen=True)
+        self._bounded_size()
 
     def __enter__(self) -> "LiveScreen":
         self._live.__enter__()
@@ -201,7 +219,16 @@ class LiveScreen:
         self._events.extend(f"{at:%H:%M:%S}  {each.what}" for at, each in zip(times, changes, strict=True))
         brokers = ", ".join(f"{b.broker_id}{'' if b.description else ' (no answer)'}" for b in view.brokers)
         title = f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}  (q ends)"
-        size = self._live.console.size
+        size = self._bounded_size()
         lines = screen(title, replica_rows(view), self._events, size.width, size.height)
         shown = Text("\n", no_wrap=True, overflow="crop").join(Text(line.text, style=line.style) for line in lines)
         self._live.update(shown, refresh=True)
+
+    def _bounded_size(self) -> "ConsoleDimensions":
+        """Every cell is drawn, and a terminal, or the variables LINES and COLUMNS, may claim billions."""
+        from rich.console import ConsoleDimensions
+
+        console = self._live.console
+        if max(console.size) > SIDE_MAX:
+            console.size = ConsoleDimensions(*(min(each, SIDE_MAX) for each in console.size))
+        return console.size

@@ -136,6 +136,7 @@ class ClusterWatch:
         ]
 
     async def close(self) -> None:
+        self._stream.end()
         await self._queries.close()
         await self._event_queries.close()
 

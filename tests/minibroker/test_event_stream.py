@@ -9,6 +9,7 @@ import pytest
 
 from minibroker.observation import event_stream
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, Refused
+from minibroker.observation.cluster_changes import ClusterWatch
 from minibroker.observation.event_stream import ANSWERS_PER_POLL_MAX, BrokerEvent, EventStream
 from minibroker.protocol.wire.messages import (
     DescribeClusterBroker,
@@ -221,6 +222,27 @@ def test_a_broker_that_has_ever_more_events_does_not_keep_a_poll_from_ending() -
     stream = stream_of(brokers)
     brokers.events, brokers.following = {1: [(1, "a")]}, {1: lambda asked: asked + 1}
     assert len(polled(brokers, stream)) == brokers.asked == ANSWERS_PER_POLL_MAX
+
+
+def test_a_watch_that_closes_looks_for_brokers_no_more() -> None:
+    async def closed_early() -> asyncio.Task[None] | None:
+        """`top` printed a traceback when q came before its first look: the search failed, and no task asked why."""
+        brokers = FakeBrokers()
+        brokers.describes = asyncio.Event()
+        watch = ClusterWatch("test", "localhost:1")
+        watch._stream = stream_of(brokers)
+        poll = asyncio.create_task(watch._poll(1.0))
+        await asyncio.sleep(0)
+        poll.cancel()
+        await asyncio.wait([poll])
+        search = watch._stream._discovery
+        await watch.close()
+        assert search is not None
+        await asyncio.wait([search])
+        assert search.cancelled()
+        return watch._stream._discovery
+
+    assert asyncio.run(asyncio.wait_for(closed_early(), 10)) is None
 
 
 def test_characters_that_a_terminal_obeys_are_escaped() -> None:

@@ -1,13 +1,14 @@
-"""`minibroker top` ends when the user types q."""
+"""`minibroker top` ends when the user types q or closes the terminal, and draws no more than a terminal shows."""
 
 import asyncio
 import os
+import signal
 import sys
 import termios
 
 import pytest
 
-from minibroker.commands.top import _until_q
+from minibroker.commands.top import SIDE_MAX, LiveScreen, _ending_tidily, _until_q
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
@@ -27,3 +28,33 @@ def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch
         asyncio.run(typed())
         assert termios.tcgetattr(terminal) == before
     os.close(person)
+
+
+def test_a_terminal_that_is_gone_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SIGHUP is ignored. It read nothing, again and again, as fast as it could."""
+    person, terminal = os.openpty()
+    with os.fdopen(terminal, "r") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(termios, "tcsetattr", lambda *arguments: None)
+
+        async def closed() -> None:
+            watching = asyncio.create_task(_until_q(asyncio.Event().wait()))
+            await asyncio.sleep(0)
+            os.close(person)
+            await asyncio.wait_for(watching, 10)
+
+        asyncio.run(closed())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), _ending_tidily(LiveScreen()):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_a_terminal_that_claims_billions_of_cells_is_drawn_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINES", "99999999999999")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert LiveScreen()._live.console.size == (80, SIDE_MAX)
