@@ -7,6 +7,7 @@ simulation cannot run in real time.
 import asyncio
 import functools
 import inspect
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
@@ -23,6 +24,10 @@ Backend: TypeAlias = Literal["simulated", "processes", "compose"]
 
 VIRTUAL_SECONDS_MAX = 600.0
 """A test that runs longer probably waits for something that never happens. It costs some 10 s of real time."""
+
+
+BROKERS_MAX = 100
+"""As many as a partition has replicas at most. Each keeps connections to all others: many more start for minutes."""
 
 
 class NeedsVirtualTime(RuntimeError):
@@ -69,8 +74,8 @@ class cluster:
         settings: Mapping[str, str] | None = None,
         backend: Backend = "simulated",
     ) -> None:
-        if not isinstance(brokers, int) or brokers < 1:
-            raise ValueError(f"brokers must be 1 or more, not {brokers!r}")
+        if not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX:
+            raise ValueError(f"brokers must be 1 to {BROKERS_MAX}, not {brokers!r}")
         self._brokers = brokers
         self._seed = seed if CommandLine.seed is None else CommandLine.seed
         self._settings = _checked(settings or {})
@@ -160,6 +165,9 @@ def run(main: Coroutine[Any, Any, T], *, virtual_seconds_max: float = VIRTUAL_SE
 
 async def limited(main: Coroutine[Any, Any, T], virtual_seconds_max: float) -> T:
     """Await `main`; a hang raises TimeoutError where it waits, because in virtual time it would never end."""
+    if not 0 < virtual_seconds_max < math.inf:  # asyncio would never end a wait for NaN
+        main.close()
+        raise ValueError(f"virtual_seconds_max must be a number of seconds above 0, not {virtual_seconds_max!r}")
     try:
         async with asyncio.timeout(virtual_seconds_max) as deadline:
             return await main

@@ -5,6 +5,7 @@ only tests with the fixture `minibroker_cluster` or the mark `@pytest.mark.minib
 `cluster`. It needs pytest-asyncio for these, in either mode. The simulation is imported only when it is used.
 """
 
+import argparse
 import asyncio
 import difflib
 import functools
@@ -40,11 +41,28 @@ else:
     has_loop_factories = hasattr(PytestAsyncioSpecs, "pytest_asyncio_loop_factories")
 
 
+SEEDS_MAX = 100_000
+"""Each is a test that pytest collects before the first one runs; so many take a minute and a gigabyte of memory."""
+
+
+def _number_of_seeds(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= SEEDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {SEEDS_MAX:,}")
+    return number
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("minibroker", "clusters under test (minibroker.testing)")
     group.addoption("--minibroker-seed", type=int, metavar="N", help="the seed of every simulated cluster")
     group.addoption(
-        "--minibroker-seeds", type=int, metavar="N", help="run each simulated test N times, with seeds 0 to N-1"
+        "--minibroker-seeds",
+        type=_number_of_seeds,
+        metavar="N",
+        help="run each simulated test N times, with seeds 0 to N-1",
     )
     group.addoption(
         "--minibroker-backend",

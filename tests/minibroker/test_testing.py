@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import signal
 import socket
 import threading
@@ -191,8 +192,9 @@ async def test_an_ordinary_loop_is_refused_with_the_cure() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"brokers": 0}, "1 or more"),
-        ({"brokers": "3"}, "1 or more, not '3'"),
+        ({"brokers": 1_000_000}, "brokers must be 1 to 100"),  # a start without end
+        ({"brokers": 0}, "1 to 100"),
+        ({"brokers": "3"}, "1 to 100, not '3'"),
         ({"settings": {"min.insync.replica": "1"}}, "Did you mean min.insync.replicas"),
         ({"settings": {"min.insync.replicas": 1}}, "settings are texts"),
         ({"backend": "cloud"}, "simulated, processes or compose"),
@@ -225,6 +227,17 @@ def test_a_test_that_hangs_times_out_where_it_waits() -> None:
 
     with pytest.raises(TimeoutError, match="not done after 30 virtual seconds"):
         run(story(), virtual_seconds_max=30)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
+def test_a_limit_that_ends_no_wait_is_refused(limit: float) -> None:
+    async def story() -> None:
+        async with cluster(brokers=1):
+            await asyncio.Event().wait()
+
+    with pytest.raises(ValueError, match="virtual_seconds_max must be a number of seconds above 0"):
+        run(story(), virtual_seconds_max=limit)
 
 
 @simulated(brokers=1)

@@ -107,6 +107,12 @@ def test_a_failure_is_found_by_many_seeds_and_replayed_by_one(project: Path) -> 
     assert hashes.findall(again) == [("4", by_seed["4"])], again
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "99999999999", "x"])
+def test_a_number_of_seeds_that_cannot_be_run_is_refused(project: Path, number: str) -> None:
+    printed = pytest_in(project, "--minibroker-seeds", number)
+    assert f"argument --minibroker-seeds: {number!r} is not a number from 1 to 100,000" in printed
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
