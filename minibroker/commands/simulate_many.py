@@ -64,6 +64,8 @@ def run_seeds(wanted: ManySeeds, as_json: bool) -> int:
     choices, trace_lines = wanted.choices, wanted.traces_lines
     file = None if wanted.resume is None else StateFile(wanted.resume)
     state = _state(wanted, file)
+    if file is not None:
+        file.save(state)  # a place that cannot be written is told now, and not after the first runs
     total, seeds = state.summary, range(state.first_seed, state.first_seed + len(wanted.seeds))
     started = time.monotonic() - state.seconds
     workers = min(wanted.workers or len(os.sched_getaffinity(0)), max(len(seeds) - state.done, 1))

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from minibroker import swarm_runs
 from minibroker.__main__ import minibroker
 from minibroker.code_version import code_digest
 from minibroker.command_line import EXIT_FINE
@@ -150,6 +151,15 @@ def test_a_swarm_that_took_no_time_is_shown(tmp_path: Path) -> None:
     StateFile(file).save(began)
     result = CliRunner().invoke(minibroker, options, catch_exceptions=False)
     assert (result.exit_code, result.stderr.count("\n")) == (EXIT_FINE, 1)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swarm_runs, "run_many", lambda *arguments, **named: pytest.fail("it has begun"))
+    (tmp_path / "state.json.new").mkdir()
+    options = ["simulate", "--seeds", "1", "--workers", "1", "--resume", str(tmp_path / "state.json")]
+    assert isinstance(CliRunner().invoke(minibroker, options).exception, IsADirectoryError)
 
 
 def test_an_option_that_the_file_lacks_is_named(tmp_path: Path) -> None:
