@@ -12,7 +12,7 @@ from minibroker import swarm_runs
 from minibroker.__main__ import minibroker
 from minibroker.code_version import code_digest
 from minibroker.command_line import EXIT_FINE
-from minibroker.commands.simulate_many import SwarmOptions
+from minibroker.simulation.swarm.choices import ALL_DRAWN
 from minibroker.swarm_runs import SwarmSummary
 from minibroker.swarm_state import SAVE_SECONDS, NoState, OtherOptions, StateFile, SwarmState, continued
 
@@ -143,7 +143,7 @@ def test_a_swarm_that_took_no_time_is_shown(tmp_path: Path) -> None:
     began = SwarmState(
         commit="",
         code=code_digest(),
-        options={**msgspec.structs.asdict(SwarmOptions()), "first_seed": "11"},
+        options={**msgspec.structs.asdict(ALL_DRAWN), "first_seed": "11"},
         first_seed=11,
         done_below=12,
         summary=SwarmSummary(runs=1, counted=1),
