@@ -305,6 +305,29 @@ async def test_the_witness_ages_while_a_shard_is_too_large_for_a_node(monkeypatc
     assert (written[1:], writer.age_ms) == ([witness_path(1, 3)], 0)
 
 
+async def test_a_write_that_a_stop_has_cancelled_is_repeated_though_nothing_changes() -> None:
+    """The periodic write ends with its task; what the stop then notes is the same, and ZooKeeper may lack it."""
+
+    async def unknown(path: str) -> None:
+        raise NoNode(path)
+
+    async def take(path: str, content: bytes) -> None:
+        begun.append(path)
+        arrived.set()
+        await answered.wait()
+
+    begun, arrived, answered = list[str](), asyncio.Event(), asyncio.Event()
+    writer = witness_alone(SimpleNamespace(get=unknown, set=take), [])
+    writer._unwritten |= {3, 4}
+    noting = asyncio.create_task(writer._note(set()))
+    await arrived.wait()
+    noting.cancel()
+    await asyncio.gather(noting, return_exceptions=True)
+    answered.set()
+    await writer._note(set())
+    assert begun == [witness_path(1, 3), witness_path(1, 3), witness_path(1, 4)]
+
+
 def test_a_stop_that_zookeeper_holds_up_ends_in_time_and_says_what_was_not_noted() -> None:
     async def never(path: str) -> None:
         await asyncio.Event().wait()

@@ -195,6 +195,25 @@ async def test_a_truncation_during_a_sync_limits_the_recovery_point(machine: Mac
     assert log.recovery_point == 8
 
 
+@pytest.mark.invariant("I10")
+@pytest.mark.parametrize("cuts", [(8, 14), (14, 8)])
+async def test_of_two_truncations_during_a_sync_the_lower_one_limits_the_recovery_point(
+    machine: Machine, cuts: tuple[int, int]
+) -> None:
+    """What came between the two was written after the sync began, and counts as synced for ever otherwise."""
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    slow = SlowSync(log)
+    flushing = asyncio.ensure_future(log.flush())
+    await asyncio.sleep(0)
+    for end in cuts:
+        truncate(log, end)
+        append(log, 5)
+    slow.go.set()
+    assert await flushing == 8
+    assert log.recovery_point == 8
+
+
 async def test_a_reset_during_a_sync_is_safe(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 30)
