@@ -177,6 +177,29 @@ def test_topic_settings_travel_with_the_update() -> None:
     assert image.topic_configs("unknown") == {}
 
 
+@pytest.mark.parametrize(
+    ("request_received", "count"),
+    [
+        (update(topic(state(leader=2, leader_epoch=1))), 1),
+        (update(topic(state(leader=-2))), 1),
+        (update(topic(state(leader=-2), topic_id="id-2")), 1),
+        (update(topic(configs={"min.insync.replicas": "2"})), 1),
+        (update(topic(state(leader=2, leader_epoch=1)), topic(state(), name="others", topic_id="id-3")), 1),
+        (update(topic(state(leader=-2), name="unknown", topic_id="id-3")), 0),
+        (update(brokers=[live(1)], controller=2, epoch=2), 0),
+    ],
+    ids=["a leader", "deleted", "deleted and made again", "settings", "several at once", "nothing here", "brokers"],
+)
+def test_whatever_an_older_copy_of_zookeeper_would_undo_is_counted_once_a_request(
+    request_received: Any, count: int
+) -> None:
+    """A copy from before a deletion would bring the topic back, if no broker knew of its end (decision 0032)."""
+    image = image_with(topic(state()))
+    before = image.changes
+    image.apply_update(request_received, OWN_EPOCH)
+    assert image.changes - before == count
+
+
 def leader_and_isr(leader: int = 1, leader_epoch: int = 1, brokers: Any = (), recovery: int = 0) -> LeaderAndIsrRequest:
     partition = LeaderAndIsrPartition(
         partition_index=0,

@@ -1,12 +1,13 @@
-"""A producer whose name a later process has: it ends, and says so."""
+"""A producer whose name a later process has: it ends, and says so. Without a name it goes on under another id."""
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from minibroker.client.errors import BrokerError, CallTimedOut, InvalidCall, ProducerFenced
+from minibroker.client.errors import BrokerError, CallTimedOut, InvalidCall, MinibrokerError, ProducerFenced
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
@@ -224,3 +225,19 @@ def test_calls_that_wait_for_memory_end_with_the_producer(cluster: FakeCluster) 
             assert loop.time() - before < 1
 
     cluster.run(main)
+
+
+def test_the_fresh_identity_of_a_fenced_producer_has_next_epochs_as_any_other(cluster: FakeCluster) -> None:
+    """Under yet another id, what is still on its way would not be fenced, and land behind newer records."""
+    on_produce(cluster, None, ErrorCode.INVALID_PRODUCER_EPOCH, None, ErrorCode.INVALID_RECORD)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            for is_refused in (False, True, False, True, False):
+                with pytest.raises(MinibrokerError) if is_refused else nullcontext():
+                    await producer.send_and_wait("t", b"x")
+
+    cluster.run(main)
+    first, second, third = cluster.partition("t").headers()
+    assert second.producer_id != first.producer_id
+    assert (third.producer_id, third.producer_epoch) == (second.producer_id, second.producer_epoch + 1)

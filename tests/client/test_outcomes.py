@@ -106,6 +106,26 @@ def test_failures_that_a_task_waits_for_are_not_counted_beyond_the_limit_either(
         failures.report()
 
 
+@pytest.mark.parametrize("failing", range(9))
+def test_the_first_error_of_a_call_is_that_of_its_own_records(failing: int) -> None:
+    """A batch may begin with records of others, and end with theirs; after a split only some of its parts fail."""
+    other = Sandbox().fill(1)
+    other.finish(None)
+    batch = Sandbox().fill(9)
+    for delta in range(9):
+        part = failed() if delta == failing else Sandbox().fill(1)
+        if delta != failing:
+            part.finish(None)
+        batch.parts.append((delta, part))
+    batch.finish(LOST)
+    deliveries = Deliveries(0)
+    deliveries.add(other, 0, 1)
+    deliveries.add(batch, 3, 4)
+    deliveries.add(other, 0, 1)
+    deliveries.add(batch, 8, 1)
+    assert deliveries.first_error() is (LOST if failing in (3, 4, 5, 6, 8) else None)
+
+
 # ----------------------------------------------------------------------------------------------------------- waiting
 async def test_those_without_outcome_at_the_deadline_are_returned() -> None:
     first, second = Sandbox().fill(), Sandbox().fill()
