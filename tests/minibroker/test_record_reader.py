@@ -1,12 +1,16 @@
 """The reader of `consume`: it stops at the ends, and gives up on a partition without answers, in simulated time."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from minibroker.client.consumer.connection_state import ConnectionState
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import CallTimedOut, InvalidCall
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
@@ -15,7 +19,7 @@ from minibroker.protocol.wire.messages import (
     FetchTopicResponse,
     Response,
 )
-from minibroker.records.record_reader import RecordReader
+from minibroker.records.record_reader import POLL_MS, RecordReader
 from minibroker.records.starting_point import parse_range, parse_start
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
@@ -110,6 +114,35 @@ def test_an_undecodable_batch_at_the_end_is_skipped_and_ends_the_reading(
         return count
 
     assert cluster.run(main) == 20
+
+
+def test_only_a_silence_without_a_break_ends_the_reading() -> None:
+    """A command that runs for days sees many elections: their pauses do not add up."""
+    world, partition = SimulatedWorld(seed=1), TopicPartition("t", 0)
+    silent, healthy = (ConnectionState(each, 1, 0, None, None, None) for each in ("connecting", "fetching"))
+    state = silent
+    consumer = SimpleNamespace(connection_state=lambda _: state)
+    reader = RecordReader(cast(Any, consumer), ["t"], (), parse_start("beginning"), TIMEOUT_MS)
+
+    async def look(seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + seconds
+        while loop.time() < ends_at:
+            reader._check_silence([partition])
+            await asyncio.sleep(POLL_MS / 1000)
+
+    async def main() -> None:
+        nonlocal state
+        for _ in range(3):
+            state = silent
+            await look(0.75 * TIMEOUT_MS / 1000)
+            state = healthy
+            await look(1)
+        state = silent
+        with pytest.raises(CallTimedOut):
+            await look(2 * TIMEOUT_MS / 1000)
+
+    world.run(main())
 
 
 def test_a_silent_partition_ends_the_reading_although_another_one_answers(cluster: FakeCluster) -> None:
