@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
@@ -159,14 +160,18 @@ class DiskErrors:
         self._offer_again([each for name, each in waiting.items() if each is not None and known.get(name) is each])
 
     def _offer_again(self, partitions: list[Partition]) -> None:
+        """A log that cannot be used stays offline alone, damaged: there is no other offer for those behind it."""
         for partition in partitions:
             try:
                 partition.log_healed()
             except OutOfDescriptors:
                 self._waiting_for_descriptor[partition.topic_partition] = partition
+            except CorruptLog as error:
+                self._log_damaged(partition, str(error))
             except DiskError as error:
-                self.failed(error)
-                return
+                self.read_failed(partition, error)
+                if not isinstance(error, BadEntry) or self._directory.offline:
+                    return
         self.on_changed()
 
     def _note_no_descriptor(self, reason: str) -> None:

@@ -53,6 +53,7 @@ class Repairs:
         log_directory: LogDirectory,
         partitions: dict[TopicPartition, Partition],
         opened: Callable[[TopicPartition, str, TopicConfig], Partition],
+        topic_config: Callable[[str], TopicConfig],
         partition_changed: Callable[[Partition], None],
         disk: DiskErrors,
         image: MetadataImage,
@@ -63,6 +64,7 @@ class Repairs:
         self._directory = log_directory
         self._partitions = partitions
         self._opened = opened
+        self._topic_config = topic_config
         self._partition_changed = partition_changed
         self._disk = disk
         self._image = image
@@ -72,7 +74,7 @@ class Repairs:
         """Recent times at which repairs began, by replica."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
         """Damaged replicas that could not begin their repair for lack of room on the disk, or while a checkpoint was
-        being written."""
+        being written; and those that may have refused the order to begin it, because they were offline before."""
 
     def loaded(self, partition: Partition) -> None:
         """A replica was loaded at the start, possibly damaged."""
@@ -93,6 +95,11 @@ class Repairs:
         partition.report(DamagedReplicaOffline)
         self._partition_changed(partition)
         self._disk.on_changed()
+        topic_partition = partition.topic_partition
+        topic_id = self._image.topic_id(topic_partition.topic)
+        if topic_id is not None and is_damaged_log_of(partition, topic_id):
+            config = self._topic_config(topic_partition.topic)
+            self._interrupted[topic_partition] = InterruptedRepair(partition, topic_id, config)
 
     def reset(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
@@ -143,15 +150,22 @@ class Repairs:
     def go_on(self) -> None:
         """If there is room again, begin the interrupted repairs, also those that waited for a checkpoint. The
         controller sends no second order for them, because to it the replica is still offline."""
-        me = self._broker_id
         if not self._interrupted or self._directory.full or self._directory.offline:
             return
         interrupted, self._interrupted = self._interrupted, {}
         for topic_partition, each in interrupted.items():
-            info = self._image.partition(topic_partition)
-            is_same = self._partitions.get(topic_partition) is each.partition and info is not None
-            if is_same and info is not None and info.leader not in (None, me) and me not in info.isr:
+            is_same_topic = self._image.topic_id(topic_partition.topic) == each.topic_id
+            is_here = self._partitions.get(topic_partition) is each.partition
+            if is_here and is_same_topic and self._may_begin(each.partition):
                 self.reset(each.partition, each.topic_id, each.topic_config)
+
+    def _may_begin(self, damaged: Partition) -> bool:
+        """Whether the controller has sent what an order must say to begin the repair (`replication.damage.may_reset`):
+        another leader, an ISR without this replica, a later leader epoch."""
+        info, known = self._image.partition(damaged.topic_partition), damaged.state.leader_epoch
+        if info is None or info.leader in (None, self._broker_id) or self._broker_id in info.isr:
+            return False
+        return known is None or info.leader_epoch > known
 
     def finish(self) -> None:
         """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which

@@ -124,6 +124,7 @@ class ReplicaManager:
             log_directory=self.log_directory,
             partitions=self.partitions,
             opened=self.opened,
+            topic_config=lambda topic: resolve_topic_config(self.config, self.image.topic_configs(topic)),
             partition_changed=lambda partition: self.fetches.partition_changed(partition),
             disk=self.disk,
             image=self.image,

@@ -20,10 +20,13 @@ from minibroker.protocol.errors import ErrorCode
 
 
 def on_log_damaged(state: ReplicaState, event: ev.LogDamaged, effects: list[ev.ReplicaEffect]) -> None:
-    """Only remember it: `act_on_damage` runs after this event, as after every other."""
+    """Only remember it: `act_on_damage` runs after this event, as after every other. One that is offline already, for
+    lack of room on its disk, stays so."""
     if state.damage is None:
         state.damage = event.reason
         effects.append(ev.DamageNoted(reason=event.reason))
+        if state.role is Role.OFFLINE:
+            effects.append(ev.TakeOutOfUse(reason=event.reason))
 
 
 def act_on_damage(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:

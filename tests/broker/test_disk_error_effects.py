@@ -7,11 +7,13 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.disk_faults.disk_errors import DiskErrors
+from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.broker.requests.replica_description import describe_replicas
+from minibroker.client.producer.producer import Producer
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.replica_events import ReplicaWaitsForDescriptor
 from minibroker.protocol.files.checkpoints import NOTED_CHANGES
@@ -114,7 +116,7 @@ async def test_a_log_that_cannot_be_synced_counts_as_damaged_or_its_disk_as_brok
 class HealingReplica:
     """A replica whose steps after the healing of the directory fail with the given errors, one a time."""
 
-    def __init__(self, index: int, *errors: DiskError) -> None:
+    def __init__(self, index: int, *errors: Exception) -> None:
         self.topic_partition = TopicPartition(TOPIC, index)
         self.healed, self._errors = 0, list(errors)
 
@@ -212,6 +214,49 @@ async def test_an_error_while_replicas_are_offered_again_fails_the_directory() -
     errors.healed()
     assert errors.noted == [error]
     assert (first.healed, second.healed) == (0, 0), "the directory is offline: nothing more is tried"
+
+
+@pytest.mark.parametrize("error", [ENTRY, MISSING, CorruptLog("/data/log/00.log", 3, "a bit has flipped")])
+async def test_a_log_that_cannot_be_used_when_replicas_are_offered_again_is_damaged_alone(error: Exception) -> None:
+    """Nothing offers the others again: they stayed offline on a sound disk until the broker was started again."""
+    first, second, third = HealingReplica(0), HealingReplica(1, error), HealingReplica(2)
+    errors, _ = await disk_errors(first, second, third)
+    told = list[bool]()
+    errors.on_changed = lambda: told.append(True)
+    errors.healed()
+    assert (first.healed, second.healed, third.healed) == (1, 0, 1)
+    assert (errors.damaged, errors.noted, told) == ([(second, str(error))], [], [True])
+
+
+@pytest.mark.parametrize("error", [ENTRY, CorruptLog("/data/log/00.log", 3, "a bit has flipped")])
+@simulated(brokers=3, settings=SETTINGS)
+async def test_every_replica_is_in_sync_again_after_a_full_disk_though_one_log_was_spoilt_meanwhile(
+    c: SimulatedHarness, error: Exception
+) -> None:
+    """The damaged one refused the order to begin its repair while it was offline for lack of room."""
+    topics = [TOPIC, "others"]
+    for topic in topics:
+        await c.create_topic(topic)
+    async with Producer(bootstrap_servers=c.bootstrap_servers, acks="all") as producer:
+        await c.fail_disk(1, "full")
+        for _ in range(10):
+            for topic in topics:
+                await producer.send_and_wait(topic, b"x" * 500, partition=0)
+    await asyncio.sleep(5)
+    spoilt, finish_cut = replica(c, 1).log, PartitionLog.finish_cut
+
+    def fails_once_spoilt(log: PartitionLog) -> None:
+        if log is spoilt:
+            raise error
+        finish_cut(log)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "finish_cut", fails_once_spoilt)
+        await c.mend_disk(1)
+        for topic in topics:
+            await c.wait_in_sync(topic)
+    assert replica(c, 1).log is not spoilt
+    assert spoilt.damage == str(error)
 
 
 async def test_a_replica_that_finds_no_descriptor_when_it_is_offered_again_is_offered_later() -> None:

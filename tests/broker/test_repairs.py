@@ -1,7 +1,9 @@
-"""How often a damaged replica is fetched again."""
+"""How often a damaged replica is fetched again, and when that begins without another order."""
 
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config
@@ -19,6 +21,8 @@ class Replica:
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.reported: list[tuple[object, dict[str, object]]] = []
+        self.state = SimpleNamespace(damage="a bit has flipped", leader_epoch=5)
+        self.log = SimpleNamespace(topic_id="id")
 
     def report(self, event: object, **fields: object) -> None:
         self.reported.append((event, fields))
@@ -34,18 +38,28 @@ class RepairedBroker:
         self.replicas: dict[TopicPartition, Replica] = {}
         config = load_config(None, ["broker.id=1", "log.dirs=/data", "zookeeper.connect=zookeeper:2181"], {})
         self.topic_config = resolve_topic_config(config, {})
-        directory = SimpleNamespace(may_set_aside=True, set_log_aside=self.set_aside.append)
+        self.info: object = None
+        """What the controller says of every partition."""
+        self.present_topic_id: str | None = "id"
+        directory = SimpleNamespace(may_set_aside=True, set_log_aside=self.set_aside.append, full=False, offline=False)
         self.repairs = Repairs(
             broker_id=1,
             log_directory=cast(Any, directory),
             partitions=cast(Any, self.replicas),
             opened=cast(Any, self.opened),
+            topic_config=lambda _: self.topic_config,
             partition_changed=lambda _: None,
             disk=cast(Any, SimpleNamespace(on_changed=lambda: None)),
-            image=cast(Any, None),
+            image=cast(Any, self),
             now_ms=lambda: self.now_ms,
             counters=self.counters,
         )
+
+    def partition(self, _: TopicPartition) -> object:
+        return self.info
+
+    def topic_id(self, _: str) -> str | None:
+        return self.present_topic_id
 
     def opened(self, topic_partition: TopicPartition, _: str, __: TopicConfig) -> Replica:
         self.replicas[topic_partition] = Replica(topic_partition)
@@ -80,3 +94,28 @@ def test_a_repair_counts_for_an_hour() -> None:
         broker.damage_at(at)
     assert broker.damage_at(HOUR_MS) == BEGUN
     assert broker.damage_at(HOUR_MS + 999) == GIVEN_UP
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "leader_epoch", "topic_id", "begins"),
+    [
+        (2, (2, 3), 6, "id", True),
+        (2, (2, 3), 5, "id", False),
+        (2, (1, 2), 6, "id", False),
+        (1, (1,), 6, "id", False),
+        (None, (2,), 6, "id", False),
+        (2, (2, 3), 6, "of a later topic", False),
+    ],
+    ids=["led by another", "no later epoch", "still a member", "leads", "no leader", "another topic"],
+)
+def test_a_replica_that_was_offline_when_it_got_the_order_to_begin_its_repair_begins_without_another_one(
+    leader: int | None, isr: tuple[int, ...], leader_epoch: int, topic_id: str, begins: bool
+) -> None:
+    """The controller sends none, for to it the replica is still offline; what it said must be what that order said."""
+    broker, partition = RepairedBroker(), TopicPartition("a", 0)
+    damaged = broker.replicas[partition] = Replica(partition)
+    broker.repairs.out_of_use(cast(Any, damaged))
+    broker.info = SimpleNamespace(leader=leader, isr=isr, leader_epoch=leader_epoch)
+    broker.present_topic_id = topic_id
+    broker.repairs.go_on()
+    assert broker.set_aside == ([partition] if begins else [])

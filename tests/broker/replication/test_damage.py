@@ -51,6 +51,16 @@ def kinds(effects: list[ev.ReplicaEffect]) -> list[str]:
     return [type(effect).__name__ for effect in effects]
 
 
+def test_a_replica_that_is_offline_for_lack_of_room_is_taken_out_of_use_once() -> None:
+    """Else its log is written to again, and nothing tells the next start of the damage."""
+    state = replica(2)
+    step(state, order(1, (1, 2)))
+    step(state, ev.LogFailed())
+    assert kinds(step(state, DAMAGED)) == ["DamageNoted", "TakeOutOfUse"]
+    assert (state.role, state.damage) == (Role.OFFLINE, DAMAGED.reason)
+    assert kinds(step(state, DAMAGED)) == []
+
+
 def test_a_damaged_follower_goes_offline_alone() -> None:
     state = replica(2)
     step(state, order(1, (1, 2)))
