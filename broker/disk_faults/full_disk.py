@@ -35,7 +35,7 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsTopic,
 )
 from minibroker.runtime.broker_dialer import BrokerDialer
-from minibroker.runtime.ports import Clock, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, Clock, DiskFull, OutOfDescriptors
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
 log = logging.getLogger("minibroker.full_disk")
@@ -44,6 +44,7 @@ RELIEF_MS = 2_000
 """Interval of attempts to free room: the leader's answer changes with its own retention check."""
 ASK_MS = 2_000
 """Timeout; a leader that does not answer is asked again in the next round."""
+NOT_DELETED = "%s: nothing could be deleted: %s"
 ASKED_MAX = 200
 """Partitions in one request."""
 
@@ -78,8 +79,7 @@ class FullDisk:
         for partition in list(self._partitions.values()):
             leader = self._limit_source(partition)
             if leader == self._broker_id:
-                start = retention_start(partition.log, partition.state.high_watermark, clock.now_ms())
-                await self._trim(partition, start, LogStartReason.RETENTION)
+                await self._apply_retention(partition, clock.now_ms())
             elif leader is not None:
                 asked.setdefault(leader, []).append(partition)
         for leader, partitions in sorted(asked.items()):
@@ -137,12 +137,20 @@ class FullDisk:
             topics=[ListOffsetsTopic(name=name, partitions=found) for name, found in topics.items()],
         )
 
+    async def _apply_retention(self, partition: Partition, now_ms: int) -> None:
+        try:
+            start = retention_start(partition.log, partition.state.high_watermark, now_ms)
+        except BadEntry as error:
+            log.warning(NOT_DELETED, partition.topic_partition, error)
+        else:
+            await self._trim(partition, start, LogStartReason.RETENTION)
+
     async def _trim(self, partition: Partition, start: int, reason: LogStartReason) -> None:
         """A replica that cannot even record its start does not affect others: on some file systems this needs room."""
         try:
             await self._trim_one(partition, start, reason)
-        except (DiskFull, OutOfDescriptors) as error:
-            log.warning("%s: nothing could be deleted: %s", partition.topic_partition, error)
+        except (DiskFull, OutOfDescriptors, BadEntry) as error:
+            log.warning(NOT_DELETED, partition.topic_partition, error)
 
     async def _trim_one(self, partition: Partition, start: int, reason: LogStartReason) -> None:
         """Record, then delete, as always. Never above what is committed and held here."""

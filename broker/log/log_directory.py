@@ -26,7 +26,7 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.broker.log.side_files import directory_files
 from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.side_files.wholeness import Wholeness
-from minibroker.broker.log.unsynced_files import SYNCS_AT_ONCE, UnsyncedFiles, gather_all, sync_all
+from minibroker.broker.log.unsynced_files import SYNCS_AT_ONCE, UnsyncedFiles, gather_all, one_by_one, sync_each
 from minibroker.protocol.events.replica_events import ReplicaRemoved
 from minibroker.protocol.files.checkpoints import (
     LOCK,
@@ -238,7 +238,9 @@ class LogDirectory:
         """Side files and names that a killed process wrote, renamed or removed may be so only in the kernel's memory.
         They are synced before anything relies on them: an append, a deletion, what other replicas are told. Batches
         wait for the next flush."""
-        await sync_all(self._disk, [log.side_files() for log in self.logs.values() if log.damage is None])
+        logs = [log for log in self.logs.values() if log.damage is None]
+        for number, error in (await sync_each(self._disk, [log.side_files() for log in logs])).items():
+            logs[number].mark_damaged(str(error))
         await self._disk.in_background(lambda: self._disk.sync_directory(self.path))
 
     async def _settle_and_note_boot(self) -> None:
@@ -364,9 +366,8 @@ class LogDirectory:
 
     async def record_log_starts(self) -> None:
         """Make each log's start durable, unless it already is."""
-        for log in list(self.logs.values()):
-            if not log.is_start_recorded and log.damage is None:
-                await log.record_start()
+        logs = list(self.logs.values())
+        await one_by_one(log.record_start() for log in logs if not log.is_start_recorded and log.damage is None)
 
     # --------------------------------------------------------------------------------------------------------- health
     def mark_offline(self, error: Exception) -> None:
@@ -436,15 +437,20 @@ class LogDirectory:
             if not taken:
                 return
             try:
-                await sync_all(self._disk, [files for _, files in taken])
+                failed = await sync_each(self._disk, [files for _, files in taken])
             except BaseException as error:
                 for log, files in taken:
                     log.unsynced.give_back(files)
                 if (failure := disk_error_of(error)) is not None:
                     self.health.record_error(failure)
                 raise
-            for log, _ in taken:
-                log.note_synced()
+            for number, (log, files) in enumerate(taken):
+                if number in failed:
+                    log.unsynced.give_back(files)
+                else:
+                    log.note_synced()
+            if failed:
+                raise next(iter(failed.values()))
 
     def _store_epochs(self, log: PartitionLog) -> None:
         """Write the epochs of a log if that failed when they changed."""

@@ -5,11 +5,12 @@ not interfere. Leaves to others: when they are synced, and what counts as synced
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import contextlib
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from minibroker.runtime.ports import Disk, DiskError, FileMissing, disk_error_of
+from minibroker.runtime.ports import BadEntry, Disk, DiskError, FileMissing, disk_error_of
 
 SYNCS_AT_ONCE = 3
 """Concurrent syncs share the disk's journal; one thread stays free for other callers."""
@@ -92,6 +93,34 @@ async def sync_all(disk: Disk, files: Sequence[UnsyncedFiles]) -> None:
     """Sync the files of several logs, off the event loop."""
     parts = [UnsyncedFiles.merged(files[start::SYNCS_AT_ONCE]) for start in range(SYNCS_AT_ONCE)]
     await gather_all([disk.in_background(partial(part.sync, disk)) for part in parts if part])
+
+
+async def sync_each(disk: Disk, files: Sequence[UnsyncedFiles]) -> dict[int, BadEntry]:
+    """The same. Returns the errors of entries that cannot be used, by the number of their log, which they concern
+    alone: the files of all other logs are synced."""
+    with contextlib.suppress(BadEntry):
+        await sync_all(disk, files)
+        return {}
+    failed: dict[int, BadEntry] = {}
+    for number, each in enumerate(files):  # rare: one by one, to find whose entry it is
+        try:
+            await sync_all(disk, [each])
+        except BadEntry as error:
+            failed[number] = error
+    return failed
+
+
+async def one_by_one(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Wait for each of them, one for each log. The error of an entry that cannot be used holds up no other log: it is
+    raised after the last one."""
+    failure: BadEntry | None = None
+    for call in calls:
+        try:
+            await call
+        except BadEntry as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:

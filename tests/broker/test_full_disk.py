@@ -21,7 +21,7 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from minibroker.runtime.ports import DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskFull, FileMissing, OutOfDescriptors
 from minibroker.runtime.request_channel import RequestFailed
 from tests.broker.log.machine import PARTITION, Machine, append, drive
 
@@ -264,7 +264,9 @@ def test_deleted_files_of_a_full_disk_are_reported_and_told_to_the_core() -> Non
     assert handled == [HeadDeleted(first_offset=first)]
 
 
-@pytest.mark.parametrize("error", [DiskFull("no space left"), OutOfDescriptors("too many open files")])
+@pytest.mark.parametrize(
+    "error", [DiskFull("no space left"), OutOfDescriptors("too many open files"), BadEntry("it is a directory")]
+)
 def test_a_replica_that_cannot_record_its_start_holds_up_no_other(error: Exception) -> None:
     """On some file systems even the deletion of files needs room."""
     trimmed = list[object]()
@@ -278,3 +280,28 @@ def test_a_replica_that_cannot_record_its_start_holds_up_no_other(error: Excepti
     for partition in REPLICAS:
         drive(disk._trim(cast(Any, partition), 0, LogStartReason.COPIED))
     assert trimmed == REPLICAS
+
+
+def test_a_log_of_which_a_file_is_gone_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each round again: the disk stayed full for ever."""
+    looked_at, trimmed = list[object](), list[object]()
+
+    def start_of(log: object, *_: object) -> int:
+        looked_at.append(log)
+        if len(looked_at) == 1:
+            raise FileMissing("00.log is not there")
+        return 5
+
+    async def trim(partition: Any, *_: object) -> None:
+        trimmed.append(partition.log)
+
+    monkeypatch.setattr(full_disk_module, "retention_start", start_of)
+    replicas = [
+        SimpleNamespace(topic_partition=each, log=each, state=SimpleNamespace(high_watermark=9)) for each in "ab"
+    ]
+    disk = full_disk_of(1, None, None)
+    patched = cast(Any, disk)
+    patched._partitions, patched._limit_source = dict(enumerate(replicas)), lambda _: 1
+    patched._trim, patched._is_fenced = trim, lambda: False
+    drive(disk.relieve(Machine().clock()))
+    assert (looked_at, trimmed) == (["a", "b"], ["b"])

@@ -175,6 +175,56 @@ def test_a_link_to_a_missing_disk_damages_only_its_partition(tmp_path: Path) -> 
     assert (tmp_path / "not mounted" / str(PARTITION) / "partition.metadata").exists()
 
 
+# ----------------------------------------------------------------------------------------- what can only be read
+SMALL_FILES = ("partition.metadata", "log-start", "leader-epoch-checkpoint")
+
+
+@pytest.mark.parametrize("name", SMALL_FILES)
+def test_a_start_that_cannot_sync_a_small_file_damages_only_its_partition(machine: Machine, name: str) -> None:
+    """It can be read, but is immutable, or another user's. The broker did not start until it was moved away."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    append(directory.create_log(OTHER, TOPIC_ID, LogConfig()), 3)
+    drive(directory.maintain(0))
+    machine.kill()
+    machine.storage.fail("open", f"{log.directory}/{name}", is_bad_entry=True)
+    logs = machine.open().logs
+    assert logs[OTHER].damage is None
+    assert name in str(logs[PARTITION].damage)
+    assert "damage" in machine.file_names()
+
+
+def test_a_small_file_that_cannot_be_synced_holds_up_no_other_log(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    other = directory.create_log(OTHER, TOPIC_ID, LogConfig())
+    drive(directory.maintain(0))
+    machine.storage.fail("open", f"{log.directory}/leader-epoch", is_bad_entry=True)
+    for each in (log, other):
+        append(each, 3)
+        each.truncate_to(2)
+        assert each.cut_is_unsynced
+    with pytest.raises(BadEntry, match="busy"):
+        drive(directory.sync_metadata())
+    assert (log.cut_is_unsynced, other.cut_is_unsynced) == (True, False)
+    assert (bool(log.unsynced), bool(other.unsynced)) == (True, False)
+    machine.storage.heal()
+    drive(directory.sync_metadata())
+    assert not log.cut_is_unsynced
+
+
+def test_a_log_start_that_cannot_be_recorded_holds_up_no_other_log(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    other = directory.create_log(OTHER, TOPIC_ID, LogConfig())
+    for each in (log, other):
+        append(each, 3)
+        each.trim_before(2)
+    machine.storage.fail("open", f"{log.directory}/log-start", is_bad_entry=True)
+    drive(directory.maintain(0))
+    assert (log.is_start_recorded, other.is_start_recorded) == (False, True)
+    with pytest.raises(BadEntry, match="busy"):
+        drive(directory.record_log_starts())  # as at a clean stop, which does not count as one then
+
+
 # ------------------------------------------------------------------------------- what cannot be renamed or removed
 def test_a_directory_that_cannot_be_renamed_affects_only_its_partition(machine: Machine) -> None:
     directory, log = machine.open_log()
