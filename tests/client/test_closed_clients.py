@@ -11,7 +11,14 @@ from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import InitProducerIdRequest, MetadataRequest, ProduceRequest, Response
+from minibroker.protocol.wire.messages import (
+    ApiVersionsRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    ProduceRequest,
+    Request,
+    Response,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import CLIENT, FakeCluster
@@ -139,6 +146,30 @@ def test_a_client_is_closed_at_once_and_leaves_nothing_in_the_loop(cluster: Fake
         process = asyncio.current_task().process  # type: ignore[union-attr]
         left = [each for each in cluster.world.loop.tasks() if each.process is process]
         assert left == [asyncio.current_task()]
+        assert timers_of_the_client(cluster) == []
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize(
+    "kind", [ApiVersionsRequest, MetadataRequest, InitProducerIdRequest], ids=lambda kind: kind.__name__
+)
+@pytest.mark.parametrize("client", [AdminClient, Consumer, Producer])
+def test_a_start_that_is_given_up_leaves_nothing_in_the_loop(
+    cluster: FakeCluster, client: type[Any], kind: type[Request]
+) -> None:
+    """By `asyncio.timeout` or Ctrl-C: a client that was never started cannot be closed."""
+
+    async def main(runtime: Runtime) -> None:
+        ignore(cluster, kind)
+        options = {"producer_name": "orders"} if client is Producer else {}
+        if client is Producer or kind is not InitProducerIdRequest:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await client(bootstrap_servers=cluster.bootstrap, runtime=runtime, **options).start()
+        await asyncio.sleep(0)  # callbacks of what was cancelled
+        process = asyncio.current_task().process  # type: ignore[union-attr]
+        assert [each for each in cluster.world.loop.tasks() if each.process is process] == [asyncio.current_task()]
         assert timers_of_the_client(cluster) == []
 
     cluster.run(main)

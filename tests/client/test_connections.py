@@ -222,6 +222,44 @@ def test_an_attempt_ends_with_the_last_call_that_waits_for_it_whatever_was_wante
     cluster.run(main)
 
 
+class Silent(asyncio.BufferedProtocol):
+    """A peer that accepts connections, and never answers."""
+
+    open = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        Silent.open += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        Silent.open -= 1
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return bytearray(1_000)
+
+
+def test_a_handshake_that_is_given_up_leaves_no_connection_open(cluster: FakeCluster) -> None:
+    Silent.open = 0
+
+    async def program(runtime: Runtime) -> None:
+        await runtime.network.listen(Silent, "", PORT)
+        await asyncio.Event().wait()
+
+    cluster.world.start("stranger", program)
+
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(Address("stranger", PORT)))
+        call = asyncio.ensure_future(client.connections.acquire(Address("stranger", PORT), Deadline(10_000)))
+        await asyncio.sleep(1)
+        assert Silent.open == 1
+        call.cancel()
+        await asyncio.wait([call])
+        await asyncio.sleep(1)
+        assert Silent.open == 0
+        await client.close()
+
+    cluster.run(main)
+
+
 def test_a_broker_that_hangs_is_asked_for_metadata_last(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         client = Cluster(runtime, settings(Address("broker1", PORT)))

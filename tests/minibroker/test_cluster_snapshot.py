@@ -1,11 +1,20 @@
-"""The snapshot of a stopped cluster for the audit, if ZooKeeper is empty or cannot be read."""
+"""The snapshot of a stopped cluster for the audit: what of it is from before the stop, and what from after it."""
 
 import pytest
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster
 from minibroker.local_cluster import cluster_snapshot
-from minibroker.protocol.files.cluster_state import ClusterState
+from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
+from minibroker.observation.cluster_view import BrokerView, ClusterView
+from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import (
+    DescribedReplicaTopic,
+    DescribeReplicaStateResponse,
+    MetadataPartition,
+    ReplicaStateDescription,
+)
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: AuditError) -> None:
@@ -29,3 +38,88 @@ async def test_a_zookeeper_that_cannot_be_read_is_logged(
     refusing(monkeypatch, AuditError("does not answer"))
     assert await cluster_snapshot.ask_zookeeper("localhost:1") is None
     assert caplog.messages == ["cluster-state.json holds only what the brokers reported: does not answer"]
+
+
+# ----------------------------------------------------------------------------------------------------- before the stop
+def as_seen(role: str, leader_epoch: int) -> ClusterState:
+    """Metadata says that broker 1 leads in epoch 5 with the ISR (1, 2); broker 1 describes its replica so."""
+    replica = ReplicaStateDescription(
+        partition=0, role=role, leader_epoch=leader_epoch, in_sync_replicas=[1, 2, 3], high_watermark=40
+    )
+    described = DescribeReplicaStateResponse(
+        broker_id=1, topics=[DescribedReplicaTopic(topic="lines", partitions=[replica])]
+    )
+    return state_of_view(
+        ClusterView(
+            taken_at=7.0,
+            cluster_id="cluster",
+            controller_id=1,
+            brokers=[
+                BrokerView(broker_id=1, server="a:1", description=described, problem=None),
+                BrokerView(broker_id=2, server="b:2", description=None, problem="silent"),
+            ],
+            partitions={
+                TopicPartition("lines", 0): MetadataPartition(
+                    partition_index=0, leader_id=1, leader_epoch=5, replica_nodes=[1, 2, 3], isr_nodes=[1, 2]
+                )
+            },
+            topic_ids={"lines": "id"},
+        )
+    )
+
+
+def test_the_leader_tells_who_was_in_sync_and_what_each_of_them_held() -> None:
+    """Both in one answer: metadata may name a member that joined later, and lacks records below the high watermark."""
+    state = as_seen("leader", 5)
+    assert (state.taken_at, state.cluster_id, state.brokers) == (7.0, "cluster", {"1": None, "2": None})
+    assert state.partitions == {
+        "lines-0": PartitionSnapshot(
+            leader=1,
+            leader_epoch=5,
+            isr=(1, 2),
+            isr_before=(1, 2, 3),
+            committed_before=40,
+            replicas=(1, 2, 3),
+            topic_id="id",
+        )
+    }
+
+
+@pytest.mark.parametrize(("role", "leader_epoch"), [("follower", 5), ("leader", 4), ("leader", 6), ("none", 5)])
+def test_a_replica_that_does_not_lead_in_that_epoch_tells_nothing(role: str, leader_epoch: int) -> None:
+    found = as_seen(role, leader_epoch).partitions["lines-0"]
+    assert (found.isr_before, found.committed_before) == ((1, 2), None)
+
+
+# ------------------------------------------------------------------------------------------------------ after the stop
+def at_the_end(topic_id: str | None = "id", **brokers: str | None) -> ClusterState:
+    snapshot = PartitionSnapshot(leader=None, leader_epoch=8, isr=(3,), replicas=(1, 2, 3), topic_id=topic_id)
+    return ClusterState(
+        version=2,
+        taken_at=9.0,
+        brokers={name[1:]: known for name, known in brokers.items()},
+        partitions={"lines-0": snapshot},
+    )
+
+
+def test_the_state_after_the_stop_counts_and_who_was_in_sync_before_is_kept() -> None:
+    """A stop takes one broker after the other out of the ISR: their replicas hold what was committed, too."""
+    found = joined(as_seen("leader", 5), None, at_the_end(), (1, 3))
+    known = found.partitions["lines-0"]
+    assert (known.isr, known.leader_epoch, known.isr_before, known.committed_before) == ((3,), 8, (1, 2, 3), 40)
+    assert (found.version, found.taken_at, found.stopped_cleanly) == (2, 9.0, (1, 3))
+
+
+@pytest.mark.parametrize(
+    "before", [None, ClusterState(partitions={}), as_seen("leader", 5)], ids=["none", "new", "other"]
+)
+def test_nothing_is_known_of_a_topic_that_was_made_since(before: ClusterState | None) -> None:
+    known = joined(before, None, at_the_end("id of the next topic"), ()).partitions["lines-0"]
+    assert (known.isr_before, known.committed_before) == ((), None)
+
+
+def test_the_directory_of_a_broker_is_that_of_its_registration() -> None:
+    """Registrations end with the stop. Without their directories another disk in a broker's place is not noticed."""
+    running = at_the_end(b1="disk 1", b2="disk 2", b3=None)
+    found = joined(as_seen("leader", 5), running, at_the_end(b1=None, b2="an earlier disk", b3="disk 3", b4=None), ())
+    assert found.brokers == {"1": "disk 1", "2": "disk 2", "3": "disk 3", "4": None}

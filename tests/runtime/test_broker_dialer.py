@@ -166,6 +166,26 @@ def test_a_silent_broker_is_waited_for_no_longer_than_the_timeout() -> None:
     scene.world.run(story())
 
 
+def test_a_connection_that_is_given_up_before_it_is_authenticated_is_closed() -> None:
+    """Each attempt of a controller that ends meanwhile would leave one, on both brokers."""
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve(answering=False)
+        dialling = asyncio.ensure_future(
+            dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        )
+        await asyncio.sleep(0.1)
+        assert len(server.connections) == 1
+        dialling.cancel()
+        await asyncio.wait([dialling])
+        await asyncio.sleep(0.1)
+        assert not server.connections
+        await server.stop()
+
+    scene.world.run(story())
+
+
 def test_on_a_client_listener_no_peer_becomes_a_broker() -> None:
     scene = Scene()
 
