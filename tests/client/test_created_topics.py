@@ -1,10 +1,20 @@
-"""When a topic counts as created."""
+"""When a topic counts as created, and when as deleted, by a call that had to ask more than once."""
 
 import asyncio
 
-from minibroker.client.admin import AdminClient
+import pytest
+
+from minibroker.client.admin import AdminClient, CreatedTopic
+from minibroker.client.errors import BrokerError
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import CreateTopicsRequest, Response
+from minibroker.protocol.wire.messages import (
+    CreateTopicsRequest,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    Response,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster, FakePartition
@@ -31,5 +41,78 @@ def test_a_created_topic_has_all_its_partitions_when_the_call_returns(cluster: F
             await admin.create_topic("new", partitions=4)
             described = await admin.describe_topics(["new"])
             assert len(described["new"].partitions) == 4
+
+    cluster.run(main)
+
+
+FirstAnswers = list[Response | str]
+"""What the controller says at first, though it does what it is asked: an answer, or nothing as the connection ends."""
+
+LATE = Response(error_code=ErrorCode.REQUEST_TIMED_OUT)
+MOVED = Response(error_code=ErrorCode.NOT_CONTROLLER)
+
+
+def answer_at_first(cluster: FakeCluster, answers: FirstAnswers) -> None:
+    administration, left = Administration(cluster), list(answers)
+
+    def answer(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if not isinstance(request.body, CreateTopicsRequest | DeleteTopicsRequest) or not left:
+            return administration.answer(broker, request)
+        if len(left) == len(answers):
+            administration.answer(broker, request)
+        found = left.pop(0)
+        if isinstance(found, Response):
+            return found
+        request.close_connection(found)
+        return True
+
+    cluster.intercept = answer
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[LATE], ["lost"], [LATE, MOVED], ["lost", MOVED], [LATE, LATE], ["lost", LATE, MOVED]],
+    ids=["late", "lost", "late, then moved", "lost, then moved", "late twice", "lost, late, moved"],
+)
+@pytest.mark.parametrize("is_created", [True, False], ids=["created", "deleted"])
+def test_what_an_earlier_attempt_of_the_call_has_done_is_its_success(
+    cluster: FakeCluster, answers: FirstAnswers, is_created: bool
+) -> None:
+    """The last attempt says that the topic exists, or that there is none: by this very call."""
+    answer_at_first(cluster, answers)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            if is_created:
+                assert isinstance(await admin.create_topic("new", partitions=2), CreatedTopic)
+            else:
+                await admin.delete_topic("t")
+            assert await admin.list_topics() == (["new", "t"] if is_created else [])
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("is_created", [True, False], ids=["created", "deleted"])
+def test_a_refusal_that_proves_that_nothing_was_done_excuses_no_later_answer(
+    cluster: FakeCluster, is_created: bool
+) -> None:
+    answer_at_first(cluster, [MOVED])
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(BrokerError):
+                await (admin.create_topic("new") if is_created else admin.delete_topic("t"))
+
+    cluster.run(main)
+
+
+def test_a_topic_that_is_gone_after_its_deletion_had_begun_was_deleted(cluster: FakeCluster) -> None:
+    """The deletion waited for a broker, and ended between two requests of the call."""
+    waits = DeletableTopicResult(name="t", error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="it waits")
+    answer_at_first(cluster, [DeleteTopicsResponse(responses=[waits])])
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            await admin.delete_topic("t")
 
     cluster.run(main)
