@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 from minibroker.broker.replicas import replica_fetcher
 from minibroker.broker.replicas.replica_fetcher import (
     FETCHES_IN_FLIGHT_MAX,
+    RECONNECT_MS,
     REDIAL_PAUSES_MS,
     REDIAL_TIMEOUT_MS,
     FetcherConfig,
@@ -44,6 +46,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.observer import UNOBSERVED
+from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import ConnectionClosed, RpcError
 from minibroker.simulation.world.world import SimulatedWorld
 
@@ -401,6 +404,37 @@ def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_befo
 
     SimulatedWorld().run(check())
     assert [each is not None for each in dialled] == [False, registration == 20_000]
+
+
+def test_pauses_between_attempts_begin_anew_after_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is away for a moment must not cost a second, because it was away for long once before."""
+    opened_at: list[float] = []
+
+    async def check() -> None:
+        fetcher, loop, ended = _fetcher(), asyncio.get_running_loop(), asyncio.Event()
+
+        async def open_connection(_: Redial | None) -> None:
+            opened_at.append(loop.time())
+            if len(opened_at) == 12:
+                ended.set()
+            if len(opened_at) != 9:
+                raise NetworkError("unreachable")
+
+        async def use(_: Redial | None) -> None:
+            return None
+
+        monkeypatch.setattr(fetcher, "_open", open_connection)
+        monkeypatch.setattr(fetcher, "_use", use)
+        fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
+        fetcher._work.set()
+        running = asyncio.ensure_future(fetcher.run())
+        await ended.wait()
+        running.cancel()
+
+    SimulatedWorld().run(check())
+    pauses_ms = [round((after - before) * 1000) for before, after in pairwise(opened_at)]
+    first, *_ = RECONNECT_MS
+    assert pauses_ms == [*RECONNECT_MS, *[RECONNECT_MS[-1]] * (8 - len(RECONNECT_MS)), first, *RECONNECT_MS[:2]]
 
 
 @pytest.mark.invariant("I35")

@@ -333,7 +333,7 @@ def test_promises_of_another_topic_do_not_count(log_dir: Path) -> None:
 
 
 def test_a_cut_below_a_promised_end_is_refused_until_the_loss_is_accepted(log_dir: Path) -> None:
-    promise(log_dir, 16, 12)
+    promise(log_dir, 16, 12, clean_end=12)
     flip(segment(log_dir), 2 * len(batch(0)) + 70)
     before = snapshot(log_dir)
     result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir), "--apply", "--cut", "t-0"])

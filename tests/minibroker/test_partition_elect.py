@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -78,6 +79,34 @@ def test_a_question_alone_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     result = run(monkeypatch, controller)
     assert (result.exit_code, len(controller.requests)) == (10, 1)
     assert "could elect broker 2; records from offset 20000 on that brokers [1] hold may be lost" in result.output
+
+
+def member(broker_id: int, end: int, **facts: Any) -> ElectionCandidate:
+    return ElectionCandidate(broker_id=broker_id, **{"is_in_sync": True, "log_end_offset": end, **facts})
+
+
+@pytest.mark.parametrize(
+    ("others", "loss"),
+    [
+        ([], "acknowledged records from offset 100 on, if any, are lost"),
+        ([member(1, 130)], "this loses 30 records of broker 1"),
+        ([member(1, 101), member(3, 100), member(4, 90)], "this loses 1 record of broker 1"),
+        ([member(1, 130, is_in_sync=False)], "acknowledged records from offset 100 on, if any, are lost"),
+        ([member(1, 0, problem="is not registered")], "records from offset 100 on that brokers [1] hold may be lost"),
+        ([member(1, 0, is_in_sync=False, problem="is not registered")], "records from offset 100 on, if any, are lost"),
+        ([member(1, 0, is_on_its_directory=False)], "records from offset 100 on that brokers [1] hold may be lost"),
+        (
+            [member(1, 130), member(3, 0, problem="is down")],
+            "this loses 30 records of broker 1; records from offset 100",
+        ),
+    ],
+)
+def test_what_an_election_loses_is_what_other_members_of_the_isr_hold(
+    monkeypatch: pytest.MonkeyPatch, others: list[ElectionCandidate], loss: str
+) -> None:
+    """A replica outside of it may hold what was never committed, and the operator is to accept a loss that is none."""
+    preview = structs.replace(PREVIEW, candidates=[*others, member(2, 100)])
+    assert loss in run(monkeypatch, Controller(preview, preview)).stdout
 
 
 @pytest.mark.parametrize("typed", ["n\n", ""])
