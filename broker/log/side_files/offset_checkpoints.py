@@ -43,6 +43,8 @@ class OffsetCheckpoints:
         )
         self.high_watermarks, self._topic_ids = (high.offsets, high.topic_ids) if high is not None else ({}, {})
         self._are_points_readable = points is not None
+        self._is_in_use = False
+        """The start is over: replicas rely on the logs."""
         self._writing = {name: asyncio.Lock() for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)}
 
     def stored_recovery_point(self, partition: TopicPartition, topic_id: str | None) -> int | None:
@@ -162,10 +164,11 @@ class OffsetCheckpoints:
     async def forget_lost_tails(self) -> bool:
         """After loading: high watermarks and epochs of lost records go, and epochs of found ones come, or the next
         start on this boot would take them for damage. False if the disk has no room to write that."""
+        is_start, self._is_in_use = not self._is_in_use, True
         try:
             for log in self._logs.values():
                 if not log.epochs_stored and log.damage is None:
-                    log.store_epochs()
+                    _store_epochs(log, is_start)
         except (DiskFull, OutOfDescriptors) as error:
             logger.warning("%s: an epoch file does not match its log: %s", self._health.path, error)
             return False
@@ -255,3 +258,13 @@ class OffsetCheckpoints:
     def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         logs = ((each, self._logs.get(each)) for each in partitions)
         return {each: log.topic_id for each, log in logs if log is not None and log.topic_id is not None}
+
+
+def _store_epochs(log: PartitionLog, is_start: bool) -> None:
+    """A log with an epoch file that cannot be replaced is damaged alone, before anything relies on it."""
+    try:
+        log.store_epochs()
+    except BadEntry as error:
+        if not is_start:
+            raise
+        log.mark_damaged(str(error))

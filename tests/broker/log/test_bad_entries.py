@@ -194,6 +194,24 @@ def test_a_start_that_cannot_sync_a_small_file_damages_only_its_partition(machin
     assert "damage" in machine.file_names()
 
 
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_a_start_that_cannot_rebuild_an_epoch_file_damages_only_its_partition(
+    machine: Machine, loses_power: bool
+) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    append(directory.create_log(OTHER, TOPIC_ID, LogConfig()), 3)
+    for each in directory.logs.values():
+        drive(each.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.edit("leader-epoch-checkpoint", b"rot")
+    machine.lose_power() if loses_power else machine.kill()
+    machine.storage.fail("replace_file", f"{log.directory}/leader-epoch", is_bad_entry=True)
+    logs = machine.open().logs
+    assert logs[OTHER].damage is None
+    assert "leader-epoch-checkpoint" in str(logs[PARTITION].damage)
+
+
 def test_a_small_file_that_cannot_be_synced_holds_up_no_other_log(machine: Machine) -> None:
     directory, log = machine.open_log()
     other = directory.create_log(OTHER, TOPIC_ID, LogConfig())
