@@ -324,9 +324,18 @@ def test_a_number_that_no_message_can_carry_is_no_partition() -> None:
     assert not checkpoints.has_too_large_a_number("lost+found")
 
 
-def test_a_line_with_a_too_large_partition_number_is_skipped() -> None:
-    content = with_checksum(b"1\n2\nlines 0 7\nlines 4294967296 9\n")
-    assert checkpoints.parse_offset_checkpoint(content) == {TopicPartition("lines", 0): 7}
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_line_with_a_too_large_partition_number_is_skipped_and_no_other(place: int) -> None:
+    lines = [b"lines 0 7\n", b"lines 1 8\n"]
+    lines.insert(place, b"lines 4294967296 9\n")
+    content = with_checksum(b"1\n3\n" + b"".join(lines))
+    offsets = {TopicPartition("lines", 0): 7, TopicPartition("lines", 1): 8}
+    assert checkpoints.parse_offset_checkpoint(content) == offsets
+
+
+def test_a_bad_line_behind_a_skipped_one_is_refused() -> None:
+    with pytest.raises(CorruptCheckpoint, match="not 'topic partition offset"):
+        checkpoints.parse_offset_checkpoint(with_checksum(b"1\n2\nlines 4294967296 9\nlines 0\n"))
 
 
 @pytest.mark.parametrize("name", ["lost+found", "lines", "lines-", "-0", "lines-01", "..-0", "a b-0", "lines--1x"])

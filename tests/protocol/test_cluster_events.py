@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from minibroker.protocol.events.broker_events import SessionChanged
-from minibroker.protocol.events.cluster_events import EVENTS
+from minibroker.protocol.events.cluster_events import EVENTS, as_json, parse_json_line
 from minibroker.protocol.events.controller_events import OfflineReplicasReported
 from minibroker.protocol.events.event_base import INFO, WARNING, ClusterEvent
 
@@ -42,3 +42,23 @@ def test_the_level_of_some_events_follows_from_their_fields() -> None:
     offline, well = (OfflineReplicasReported(broker=2, replicas=number) for number in (3, 0))
     assert (offline.level, offline.text()) == (WARNING, "broker 2 has 3 offline replicas")
     assert (well.level, well.text()) == (INFO, "broker 2 is well")
+
+
+@pytest.mark.parametrize("front", ["", "broker-1  | "])
+def test_a_line_of_the_json_log_is_read_also_behind_a_containers_name(front: str) -> None:
+    fields = parse_json_line(front + as_json(SessionChanged(state="expired")))
+    assert fields is not None
+    assert (fields["event"], fields["state"]) == ("session_changed", "expired")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "Traceback (most recent call last):", '"event"', '["event"]', "event", "null"),  # no object
+        *("{", '{"event": ', "{'event': 1}", '{"event": 1} more', '{"a":' * 100_000),  # no JSON
+        *("{}", '{"at_ms": 1}', '{"text": "event"}', '["event", {"a": 1}'),  # another object
+    ],
+    ids=lambda line: line[:20],
+)
+def test_a_line_that_is_no_event_is_none(line: str) -> None:
+    assert parse_json_line(line) is None

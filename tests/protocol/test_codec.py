@@ -248,6 +248,23 @@ def test_records_are_not_copied_into_the_frame() -> None:
     assert any(piece is batch for piece in encode_fetch_response(1, FetchResponse(), answer))
 
 
+@pytest.mark.parametrize("sizes", [(0,), (1,), (0, 1), (1, 0), (0, 0), (1, 1)], ids=str)
+def test_no_piece_is_empty(sizes: tuple[int, ...]) -> None:
+    """asyncio of CPython 3.12 and later never gets rid of an empty piece at the end: the connection stays writable, and
+    the loop turns without a pause. `sizes`: batches of each partition."""
+    produced = [ProducePartition(index=index, records=bytearray(BATCH * size)) for index, size in enumerate(sizes)]
+    request = ProduceRequest(topic_data=[ProduceTopic(name="t", partition_data=produced)])
+    answer = [fetched(*[bytes(BATCH)] * size, partition_index=index) for index, size in enumerate(sizes)]
+    for frame in (
+        encode_request(request, 1, "c"),
+        encode_fetch_response(1, FetchResponse(), [("t", answer)]),
+        encode_request(MetadataRequest(), 1, "c"),
+        encode_response(1, KNOWN),
+    ):
+        assert all(frame)
+        whole(frame)
+
+
 def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> None:
     body = {"replica_id": 2, "from_the_future": [{"a": 1}], "topics": [{"topic": "t", "partitions": [], "new": 1}]}
     request = decode_request_body(decode_request_frame(packed(ApiKey.FETCH, 0, 1, "c", body)))

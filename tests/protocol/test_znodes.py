@@ -73,6 +73,10 @@ EVERY: list[Znode] = [
 ]
 
 
+NO_SECRETS = ("", "0a", "0a" * 31, "0a" * 31 + "0", "0a" * 33, "0A" * 32, "0g" * 32, " " + "0a" * 31 + "0")
+"""Too short, too long, or other digits: a short one can be guessed."""
+
+
 def test_every_kind_of_znode_is_tested() -> None:
     assert {type(znode) for znode in EVERY} == set(Znode.__subclasses__())
 
@@ -168,6 +172,7 @@ def test_malformed_endpoints_are_none(endpoint: str) -> None:
         (ProducerIdBlock, b'{"broker":1,"block_start":"5","block_end":"4"}'),
         (ProducerIdBlock, b'{"broker":1,"block_start":"x","block_end":"4"}'),
         (ConfigNode, b'{"version":1,"config":{"a":1}}'),
+        *((ClusterSecret, json.dumps({"secret": secret}).encode()) for secret in NO_SECRETS),
     ],
 )
 def test_malformed_znodes_are_refused_with_their_path(kind: type[Znode], content: bytes) -> None:
