@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import CallTimedOut, ClientClosed, MinibrokerError
 from minibroker.client.limits import Deadline
+from minibroker.client.producer.deliveries import Delivery
+from minibroker.client.producer.open_batches import OpenBatches
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     ListOffsetsPartitionResponse,
@@ -145,3 +150,44 @@ def test_a_consumer_that_began_on_the_new_topic_survives_a_lagging_broker(cluste
             return read
 
     assert cluster.run(main) == list(range(10))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("call", ["send", "send_many"])
+def test_a_waiting_call_lets_the_loop_run_as_often_as_another_one_takes_much(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, call: str, times: int
+) -> None:
+    """Else it would try for ever without a pause, or wait for memory although there is enough."""
+    cluster.add_topic("other")
+    cluster.partition("other").leader = None
+    put, tries = OpenBatches.put, 0
+
+    def counted(*arguments: Any) -> Delivery | None:
+        nonlocal tries
+        tries += 1
+        assert tries < 100, "it does not pause"
+        return put(*arguments)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, batch_size=16_384, max_block_ms=1_000, runtime=runtime
+        ) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            await producer.partitions_for("other")
+            async with producer._waiting_sends.first_in_queue("t", Deadline(1_000)):
+                sending: Coroutine[Any, Any, object] = (
+                    producer.send("t", b"x") if call == "send" else producer.send_many("t", [b"x"])
+                )
+                waiting = asyncio.create_task(sending)
+                await asyncio.sleep(0)
+            monkeypatch.setattr(OpenBatches, "put", counted)
+            for _ in range(times):
+                while producer.try_send("other", b"x" * 4_000) is not None:
+                    pass
+                await asyncio.sleep(0)
+                assert not waiting.done()
+            await waiting
+            cluster.partition("other").leader = 1
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"warm up", b"x"]

@@ -397,6 +397,41 @@ def test_assign_reads_exactly_those_partitions(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
+@pytest.mark.parametrize("taken", [0, 1, 10, 15], ids=lambda count: f"after {count}")
+@pytest.mark.parametrize("before", [[0, 1], [0]], ids=["both", "one more"])
+def test_assign_skips_and_repeats_no_record_of_what_was_assigned_before(
+    cluster: FakeCluster, taken: int, before: list[int]
+) -> None:
+    """What is buffered of it is fetched again, also where none or all of a batch was returned."""
+    cluster.add_topic("many", 2)
+    for index in range(2):
+        fill(cluster, 30, topic="many", index=index)
+    both = [TopicPartition("many", index) for index in range(2)]
+    offsets: dict[TopicPartition, list[int]] = {partition: [] for partition in both}
+
+    async def take(consumer: Consumer, count: int) -> None:
+        for partition, records in (await consumer.getmany(timeout_ms=1_000, max_records=count)).items():
+            offsets[partition] += [record.offset for record in records]
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
+        ) as consumer:
+            consumer.assign([both[index] for index in before])
+            await asyncio.sleep(1)
+            assert consumer._cursors[both[0]].chunks, "the client has fetched ahead"
+            if taken:
+                await take(consumer, taken)
+            consumer.assign(both)
+            while sum(map(len, offsets.values())) < 60:
+                count = sum(map(len, offsets.values()))
+                await take(consumer, 7)
+                assert sum(map(len, offsets.values())) > count, "records were skipped"
+
+    cluster.run(main)
+    assert offsets == {partition: list(range(30)) for partition in both}
+
+
 def test_out_of_range_follows_the_policy(cluster: FakeCluster) -> None:
     fill(cluster, 100)
     cluster.partition("t").trim_before(50)

@@ -103,3 +103,34 @@ def test_records_sent_without_a_pause_share_a_batch(cluster: FakeCluster) -> Non
 
     cluster.run(main)
     assert len(cluster.partition("t").batches) <= 2
+
+
+@pytest.mark.parametrize("acks", ["all", 1, 0])
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_full_batches_wait_for_no_answer_while_another_request_may_be_in_flight(
+    cluster: FakeCluster, limit: int, acks: Literal["all", 1, 0]
+) -> None:
+    """Also when they have become full together: a request does not hold them all."""
+    cluster.add_topic("many", 18)
+    ours = [index for index in range(18) if cluster.partition("many", index).leader == 1]
+
+    async def main(runtime: Runtime) -> int:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap,
+            linger_ms=50,
+            acks=acks,
+            max_request_size=2_048,
+            max_in_flight_requests_per_connection=limit,
+            runtime=runtime,
+        ) as producer:
+            await asyncio.gather(*(producer.send_and_wait("many", b"warm up", partition=index) for index in ours))
+            await asyncio.sleep(0.01)  # with acks=0 that was only sent
+            cluster.intercept = lambda broker, request: isinstance(request.body, ProduceRequest) or None
+            before = cluster.asked(ProduceRequest)
+            for index in ours:
+                await producer.send("many", b"x" * 1_500, partition=index)
+            await asyncio.sleep(0.07)
+            cluster.intercept = lambda broker, request: None
+            return cluster.asked(ProduceRequest) - before
+
+    assert cluster.run(main) == (len(ours) if acks == 0 else limit)

@@ -90,6 +90,20 @@ def test_a_partition_without_a_leader_is_logged(cluster: FakeCluster, caplog: py
     assert any("LEADER_NOT_AVAILABLE" in message and "cluster status" in message for message in warnings(caplog))
 
 
+def test_a_leader_that_has_not_answered_yet_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Long before its silence is an error."""
+    cluster.intercept = lambda broker, request: isinstance(request.body, ListOffsetsRequest) or None
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=LOG_AFTER_MS + 1_500)
+
+    cluster.run(main)
+    (message,) = warnings(caplog)
+    where = "t-0 from a position that is not known yet on"
+    assert message.startswith(f"no records of {where} for 3 s, still trying: no broker has answered yet")
+
+
 def test_an_unreachable_cluster_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime) as consumer:
@@ -104,13 +118,44 @@ def test_an_unreachable_cluster_is_logged(cluster: FakeCluster, caplog: pytest.L
 
 def test_a_quiet_topic_and_a_slow_reader_are_not_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
-        async with earliest(cluster, runtime, max_partition_fetch_bytes=100) as consumer:
+        async with earliest(cluster, runtime, max_partition_fetch_bytes=100, metadata_max_age_ms=3_600_000) as consumer:
             await consumer.getmany(timeout_ms=20_000)
             fill(cluster, 500)
             await asyncio.sleep(700)  # longer than idle connections stay open
+            assert not consumer.connection_state(T0).healthy, "its leader was not asked for metadata either"
 
     cluster.run(main, seconds_max=1_000)
     assert warnings(caplog) == []
+
+
+def test_a_partition_that_is_refused_is_logged_beside_one_that_is_full(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user reads neither: the full one needs no fetch, the other one gets none, and has not recovered."""
+    cluster.add_topic("t", 2)
+    cluster.partition("t", 1).leader = cluster.partition("t", 0).leader
+    refused = FetchPartitionResponse(partition_index=1, error_code=int(ErrorCode.CORRUPT_MESSAGE))
+
+    def refuse_one(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, FetchRequest):
+            return None
+        (topic,) = cluster.brokers[broker].fetch(request.body).responses
+        answers = [refused if each.partition_index == 1 else each for each in topic.partitions]
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=answers)])
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, max_partition_fetch_bytes=100) as consumer:
+            await asyncio.sleep(10)
+            cursors = consumer._cursors
+            assert [cursors[each].has_room for each in (T0, T1)] == [False, True]
+
+    fill(cluster, 500)
+    cluster.intercept = refuse_one
+    cluster.run(main)
+    logged = warnings(caplog)
+    assert logged
+    assert all(each.startswith("no records of t-1 from offset 0 on for ") for each in logged)
+    assert "still trying: CORRUPT_MESSAGE from broker 1 for t-1" in logged[0]
 
 
 def test_an_unknown_topic_is_logged_before_it_is_an_error(

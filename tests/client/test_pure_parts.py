@@ -14,6 +14,7 @@ from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer.partitioner import murmur2, murmur2_partitioner, positive_murmur2
+from minibroker.client.producer.producer import Producer
 from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, poll_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -124,3 +125,18 @@ def test_a_url_is_named_as_one(text: str) -> None:
 def test_an_address_prints_as_it_is_read() -> None:
     for address in (Address("host", 1), Address("::1", 2)):
         assert parse_servers(str(address)) == [address]
+
+
+@pytest.mark.parametrize(("acks", "number"), [("all", -1), (-1, -1), (0, 0), (1, 1)])
+def test_acks_are_taken_by_name_and_by_number(acks: Any, number: int) -> None:
+    """Kafka's clients take -1 for 'all', too: then a producer is idempotent."""
+    settings = Producer(acks=acks)._settings
+    assert (settings.acks_number, settings.idempotent) == (number, number == -1)
+    with_fewer_retries = Producer(acks=acks, enable_idempotence=False)._settings
+    assert (with_fewer_retries.acks_number, with_fewer_retries.idempotent) == (number, False)
+
+
+@pytest.mark.parametrize("acks", [-2, 2, True, False, None, "", "ALL", "1", "-1", b"all"], ids=repr)
+def test_other_acks_are_refused_with_those_that_are_taken(acks: Any) -> None:
+    with pytest.raises(InvalidCall, match=f"acks is {acks!r}; it must be 'all', 1 or 0"):
+        Producer(acks=acks)

@@ -7,9 +7,9 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import UnknownTopicOrPartition
-from minibroker.client.limits import Deadline
+from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
 from minibroker.client.producer.producer import Producer
-from minibroker.client.topics import DELETIONS_TIMEOUT_MS, topic_deletions, unknown_topics
+from minibroker.client.topics import DELETIONS_TIMEOUT_MS, SIMILAR_TIMEOUT_MS, topic_deletions, unknown_topics
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -19,6 +19,7 @@ from minibroker.protocol.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
+    Response,
     TopicDeletion,
 )
 from minibroker.runtime.ports import Runtime
@@ -118,16 +119,14 @@ def test_a_controller_that_hangs_delays_a_command_by_a_moment_only() -> None:
     assert cluster.run(main) <= DELETIONS_TIMEOUT_MS / 1000 + 0.1
 
 
-@pytest.mark.parametrize("call", ["send", "start", "end_offsets", "describe_topics"])
-@pytest.mark.parametrize(("name", "meant"), [("lnies", "did you mean 'lines'? ["), ("zebra", None)])
-def test_the_error_for_a_misspelt_topic_names_a_similar_one(
-    call: str, name: str, meant: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = FakeCluster(SimulatedWorld(seed=1))
-    for topic in ("lines", "orders"):
-        cluster.add_topic(topic)
+CALLS = ("send", "start", "end_offsets", "describe_topics")
 
-    async def main(runtime: Runtime) -> str:
+
+def error_of(call: str, cluster: FakeCluster, name: str) -> tuple[str, float]:
+    """What a call tells of a topic that does not exist, and after how many seconds."""
+
+    async def main(runtime: Runtime) -> tuple[str, float]:
+        start = asyncio.get_running_loop().time()
         with pytest.raises(UnknownTopicOrPartition) as error:
             if call == "send":
                 async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
@@ -140,9 +139,38 @@ def test_the_error_for_a_misspelt_topic_names_a_similar_one(
             else:
                 async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
                     await admin.describe_topics([name])
-        return str(error.value)
+        return str(error.value), asyncio.get_running_loop().time() - start
 
-    text = cluster.run(main)
+    return cluster.run(main)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("name", "meant"), [("lnies", "did you mean 'lines'? ["), ("zebra", None)])
+def test_the_error_for_a_misspelt_topic_names_a_similar_one(
+    call: str, name: str, meant: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    for topic in ("lines", "orders"):
+        cluster.add_topic(topic)
+    text, _ = error_of(call, cluster, name)
     assert (meant in text) if meant else ("did you mean" not in text)
     if call in ("send", "start") and meant:
         assert meant in caplog.text, "the warning while it waits says so, too"
+
+
+REFUSED = Response(error_code=ErrorCode.REQUEST_TIMED_OUT)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("fault", [True, False, REFUSED], ids=["hang", "lose the answer", "refuse"])
+def test_brokers_that_do_not_name_other_topics_hide_and_delay_no_error(call: str, fault: bool | Response) -> None:
+    def intercept(broker: int, request: IncomingRequest) -> bool | Response | None:
+        return fault if isinstance(request.body, MetadataRequest) and request.body.topics is None else None
+
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    cluster.add_topic("lines")
+    cluster.intercept = intercept
+    text, seconds = error_of(call, cluster, "lnies")
+    assert text.startswith("UNKNOWN_TOPIC_OR_PARTITION")
+    assert "did you mean" not in text
+    assert seconds < (UNKNOWN_TOPIC_GRACE_MS + 2 * SIMILAR_TIMEOUT_MS) / 1000 + 1
