@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from minibroker.client.cluster import Cluster, ClusterSettings
-from minibroker.client.errors import BrokerUnreachable, ClusterUnreachable, NotMinibroker
+from minibroker.client.errors import BrokerUnreachable, ClusterUnreachable, MinibrokerError, NotMinibroker
 from minibroker.client.limits import Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.wire.messages import (
@@ -77,11 +77,13 @@ def connecting(cluster: FakeCluster, address: Address) -> Callable[[Runtime], ob
     ],
 )
 def test_a_peer_with_another_protocol_is_recognised(
-    cluster: FakeCluster, answer: bytes | None, expected: type[Exception], text: str
+    cluster: FakeCluster, answer: bytes | None, expected: type[MinibrokerError], text: str
 ) -> None:
+    """And only one that is surely no minibroker is not tried again."""
     serve(cluster, answer)
-    with pytest.raises(expected, match=text):
+    with pytest.raises(expected, match=text) as caught:
         cluster.run(connecting(cluster, Address("stranger", PORT)))  # type: ignore[arg-type]
+    assert caught.value.retriable == (expected is BrokerUnreachable)
 
 
 def test_another_version_of_the_protocol_is_named(cluster: FakeCluster) -> None:
@@ -92,8 +94,11 @@ def test_another_version_of_the_protocol_is_named(cluster: FakeCluster) -> None:
         return ApiVersionsResponse(api_keys=versions, broker_software_version="9.9")
 
     cluster.intercept = newer
-    with pytest.raises(NotMinibroker, match=r"runs version 9\.9, which does not speak PRODUCE, FETCH, METADATA"):
+    with pytest.raises(
+        NotMinibroker, match=r"runs version 9\.9, which does not speak PRODUCE, FETCH, METADATA"
+    ) as caught:
         cluster.run(connecting(cluster, Address("broker1", PORT)))  # type: ignore[arg-type]
+    assert not caught.value.retriable
 
 
 def test_one_handshake_per_connection(cluster: FakeCluster) -> None:
