@@ -171,7 +171,7 @@ def repairs_of(noted: Noted, **fields: Any) -> Any:
 
 def test_damage_is_reported_counted_and_told_to_the_controller() -> None:
     noted = Noted()
-    repairs = repairs_of(noted)
+    repairs = repairs_of(noted, _image=SimpleNamespace(topic_id=lambda topic: None))
     Repairs.noted(repairs, noted.partition, "a bit flipped")
     Repairs.out_of_use(repairs, noted.partition)
     assert noted.events == [
