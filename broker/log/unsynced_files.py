@@ -124,7 +124,7 @@ async def one_by_one(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
 
 
 async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
-    """Wait for all of them, then raise the first error; it is the cause if this is cancelled meanwhile."""
+    """Wait for all of them, then raise the gravest error; it is the cause if this is cancelled meanwhile."""
     if len(calls) == 1:
         await calls[0]
         return
@@ -132,10 +132,15 @@ async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
     try:
         results = await asyncio.gather(*(_kept(call, failures) for call in calls), return_exceptions=True)
     except asyncio.CancelledError as cancelled:
-        raise cancelled from (failures[0] if failures else None)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+        raise cancelled from _gravest(failures)
+    if (error := _gravest(result for result in results if isinstance(result, BaseException))) is not None:
+        raise error
+
+
+def _gravest(errors: Iterable[BaseException]) -> BaseException | None:
+    """The first that concerns more than one log, if there is one: a kernel reports a failed sync only once, so an entry
+    of one log that cannot be used must not hide it."""
+    return min(errors, key=lambda error: isinstance(error, BadEntry), default=None)
 
 
 async def _kept(call: Coroutine[Any, Any, object], failures: list[DiskError]) -> None:

@@ -21,7 +21,7 @@ from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
-from minibroker.runtime.ports import BadEntry
+from minibroker.runtime.ports import BadEntry, SyncFailed
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive
 
 OTHER = TopicPartition("others", 0)
@@ -228,6 +228,22 @@ def test_a_small_file_that_cannot_be_synced_holds_up_no_other_log(machine: Machi
     machine.storage.heal()
     drive(directory.sync_metadata())
     assert not log.cut_is_unsynced
+
+
+def test_a_sync_that_failed_is_not_forgotten_for_an_entry_that_cannot_be_used(machine: Machine) -> None:
+    """A kernel reports a failed sync once: the next one would succeed, and the bytes are not there."""
+    directory, log = machine.open_log()
+    other = directory.create_log(OTHER, TOPIC_ID, LogConfig())
+    drive(directory.maintain(0))
+    for each in (log, other):
+        append(each, 3)
+        each.truncate_to(2)
+    machine.storage.fail("open", f"{log.directory}/leader-epoch", is_bad_entry=True)
+    machine.storage.fail("sync", other.directory, times=1, forgets=True)
+    with pytest.raises(SyncFailed):
+        drive(directory.sync_metadata())
+    assert directory.offline
+    assert other.cut_is_unsynced
 
 
 def test_a_log_start_that_cannot_be_recorded_holds_up_no_other_log(machine: Machine) -> None:

@@ -19,7 +19,7 @@ from minibroker.protocol.files.checkpoints import (
     format_epoch_checkpoint,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, SyncFailed, disk_error_of
+from minibroker.runtime.ports import BadEntry, DiskError, SyncFailed, disk_error_of
 from minibroker.simulation.world.disk import SimulatedDisk
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.broker.log.machine import (
@@ -385,28 +385,45 @@ def test_what_is_written_while_a_sync_runs_in_its_thread_waits_for_the_next_one(
         assert machine.open(SMALL).logs[PARTITION].log_end_offset >= synced
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_cancelled_wait_for_several_syncs_tells_the_one_that_failed(fails: bool) -> None:
-    """A kernel reports a failed sync once: a caller that is cancelled meanwhile must still learn of it."""
+ENTRY, SYNC = BadEntry("it is a directory"), SyncFailed("the disk says so")
 
-    async def sync() -> None:
-        await asyncio.sleep(0.1)
 
-    async def sync_badly() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ([None, None], None),
+        ([None, SYNC], SYNC),
+        ([ENTRY, None], ENTRY),
+        ([ENTRY, SYNC], SYNC),
+        ([SYNC, ENTRY], SYNC),
+    ],
+)
+def test_a_wait_for_several_syncs_tells_the_gravest_error(
+    errors: list[DiskError | None], told: DiskError | None, is_cancelled: bool
+) -> None:
+    """A kernel reports a failed sync once, so it must not be hidden by an entry of one log that cannot be used, nor
+    from a caller that is cancelled meanwhile."""
+
+    async def sync(error: DiskError | None) -> None:
         try:
             await asyncio.sleep(0.1)
         except asyncio.CancelledError as cancelled:
-            raise cancelled from SyncFailed("the disk says so")
+            raise cancelled from error
+        if error is not None:
+            raise error
 
     async def main() -> None:
-        waiting = asyncio.create_task(gather_all([sync(), sync_badly() if fails else sync()]))
+        waiting = asyncio.create_task(gather_all([sync(error) for error in errors]))
         await asyncio.sleep(0.05)
-        waiting.cancel()
+        if is_cancelled:
+            waiting.cancel()
         try:
             await waiting
-        except asyncio.CancelledError as cancelled:
-            found.append(disk_error_of(cancelled))
+        except (asyncio.CancelledError, DiskError) as error:
+            assert isinstance(error, asyncio.CancelledError) is is_cancelled
+            found.append(disk_error_of(error))
 
     found: list[DiskError | None] = []
     SimulatedWorld().run(main())
-    assert [type(error) for error in found] == [SyncFailed if fails else type(None)]
+    assert found == ([told] if told is not None or is_cancelled else [])
