@@ -169,15 +169,25 @@ class Reach:
 
     def _masks(self, mutant: DrawnMutant) -> dict[str, int]:
         """module: the lines that notice this mutant, a bit each. What runs at import is noticed by its own body and by
-        the lines that use the name which it defines."""
+        the lines that use the name which it defines, or a name that is defined by that one."""
         site = mutant.site
         masks = {site.module: _mask(range(site.first_line, site.last_line + 1))}
         if site.names:
-            used = re.compile(rf"\b({'|'.join(site.names)})\b")
+            used = re.compile(rf"\b({'|'.join(self._users(site.names))})\b")
             for module, lines in self._lines.items():
                 uses = _mask(number for number, line in enumerate(lines, start=1) if used.search(line))
                 masks[module] = masks.get(module, 0) | uses
         return masks
+
+    def _users(self, names: Sequence[str]) -> set[str]:
+        """These names, and those that assignments define from them at import, such as a decoder of a message."""
+        found, new = set(names), set(names)
+        while new:
+            uses = re.compile(rf"^(\w+)(?:: [^=]*)? = .*\b(?:{'|'.join(sorted(new))})\b")
+            defined = {match[1] for lines in self._lines.values() for line in lines if (match := uses.match(line))}
+            new = defined - found
+            found |= new
+        return found
 
 
 def _of_lines(killers: Sequence[KillerReach], masks: dict[str, int]) -> list[KillerReach]:

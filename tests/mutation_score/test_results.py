@@ -113,5 +113,15 @@ def test_a_constant_is_noticed_where_its_name_is_used() -> None:
     assert [each.killer for each in Reach([user, other]).tests(mutant)] == ["user"]
 
 
+def test_a_message_is_noticed_where_the_decoder_made_of_it_is_used() -> None:
+    """Once such a mutant survived: no line of a function names the message itself."""
+    lines = Path("protocol/wire/codec.py").read_text(encoding="utf-8").splitlines()
+    used = next(number for number, line in enumerate(lines, start=1) if "_request_frames.decode(" in line)
+    user = KillerReach(killer="user", file="x", lines={"protocol.wire.codec": f"{1 << used:x}"})
+    other = KillerReach(killer="other", file="x", lines={"protocol.wire.codec": f"{1 << used - 1:x}"})
+    mutant = drawn("a", module="protocol.wire.codec", line=1, names=("IncomingFrame",))
+    assert [each.killer for each in Reach([user, other]).tests(mutant)] == ["user"]
+
+
 def test_every_sorted_survivor_has_a_reason() -> None:
     assert all(each.reason and each.where and each.change for each in load_survivors().values())
