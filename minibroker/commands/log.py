@@ -177,22 +177,29 @@ def _text(value: bytes | None) -> str:
 def verify(path: Path, as_json: bool) -> int:
     """Check CRCs, offsets, epochs, indexes and owner.
 
-    Exit code 10 if there is a problem. To compare replicas with each other, use `minibroker audit`.
+    Exit code 10 if there is a problem. Segments that are gone are one, too, except at the end of a log: those are
+    found by `minibroker log repair`, and by `minibroker audit`, which compares replicas with each other.
     """
+    from minibroker.offline.missing_segments import missing_segments
     from minibroker.offline.segment_files import verify_segment
+    from minibroker.runtime.adapters.disk import RealDisk
 
     batches = records = 0
     segments = _segments(path)
     wrong = _print_owner_problems(segments, as_json)
+    ends: dict[Path, int | None] = {}
     progress = ProgressLine()
     for number, segment in enumerate(segments, start=1):
         progress.show(f"{number} of {len(segments)} files, {records} records")
-        more_batches, more_records, problems = verify_segment(segment)
+        more_batches, more_records, problems, ends[segment] = verify_segment(segment)
         batches, records, wrong = batches + more_batches, records + more_records, wrong + len(problems)
         progress.clear() if problems else None
         for problem in problems:
             _print_problem(Path(problem.file), problem.position, problem.what, as_json)
     progress.clear()
+    for problem in missing_segments(path, segments, ends, RealDisk().boot_id()):
+        wrong += 1
+        _print_problem(Path(problem.file), problem.position, problem.what, as_json)
     if as_json:
         print_json({"files": len(segments), "batches": batches, "records": records, "problems": wrong})
     else:

@@ -46,11 +46,20 @@ def find_segments(path: Path) -> list[Path]:
     found = [segment for _, segment in list_segments(path)] if path.is_dir() else []
     if not found and path.is_dir():
         for child in sorted(child for child in path.iterdir() if child.is_dir()):
-            is_partition = checkpoints.parse_partition_directory_name(child.name) is not None
-            is_log_directory = (child / checkpoints.META_PROPERTIES).exists()
-            if is_log_directory or (is_partition and any(list_segments(child))):
+            if _is_log(child) or _is_log_directory(child):
                 found += find_segments(child)
     return found
+
+
+def _is_log(directory: Path) -> bool:
+    is_named_so = checkpoints.parse_partition_directory_name(directory.name) is not None
+    return is_named_so and any(list_segments(directory))
+
+
+def _is_log_directory(directory: Path) -> bool:
+    """Also one that has lost its meta.properties: passed over, its logs would count as fine."""
+    children = (child for child in directory.iterdir() if child.is_dir())
+    return (directory / checkpoints.META_PROPERTIES).exists() or any(_is_log(child) for child in children)
 
 
 def owner_problems(segments: list[Path]) -> dict[Path, list[SegmentProblem]]:
@@ -102,9 +111,10 @@ def walk(content: Buffer) -> Iterator[SegmentBatch | SegmentProblem]:
         position = end
 
 
-def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem]]:
-    """(batches, records, problems). Checks CRCs, offsets without a gap or overlap, epochs that never fall and fit the
-    epoch history, and indexes. A file that cannot be read is a problem, too."""
+def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem], int | None]:
+    """(batches, records, problems, end offset). Checks CRCs, offsets without a gap or overlap, epochs that never fall
+    and fit the epoch history, and indexes. A file that cannot be read is a problem, too. The end offset is None if
+    problems make it doubtful."""
     parsed = checkpoints.parse_segment_file_name(path.name)
     problems: list[SegmentProblem] = []
     try:
@@ -113,7 +123,7 @@ def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem]]:
         content, epochs = open_segment(path), []
         problems.append(SegmentProblem(str(path.absolute().parent / checkpoints.EPOCH_CHECKPOINT), 0, str(error)))
     except OSError as error:
-        return 0, 0, [unreadable(path, error)]
+        return 0, 0, [unreadable(path, error)], None
     check = _SegmentCheck(path, None if parsed is None else parsed[0], epochs)
     for item in walk(content):
         check.take(item)
@@ -123,7 +133,7 @@ def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem]]:
             problems += index_problems(path, parsed[0], check.positions)
         except OSError as error:
             problems.append(unreadable(path.with_suffix(checkpoints.INDEX_SUFFIX), error))
-    return check.batches, check.records, problems
+    return check.batches, check.records, problems, None if problems else check.expected
 
 
 class _SegmentCheck:

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from minibroker.__main__ import minibroker
 from minibroker.offline.segment_files import find_segments, verify_segment
 from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 
 SEGMENT = checkpoints.segment_file_name(0)
@@ -77,6 +79,80 @@ def test_index_that_points_elsewhere_is_named(data_directory: Path) -> None:
     index = data_directory / "broker-1" / "t-0" / checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX)
     index.write_bytes(checkpoints.encode_index_entry(5, 1))
     assert problems(data_directory) == ["0: entry 0 has offset 5, but at 1 no batch begins"]
+
+
+def add_segment(data_directory: Path, base_offset: int) -> Path:
+    path = data_directory / "broker-1" / "t-0" / checkpoints.segment_file_name(base_offset)
+    path.write_bytes(batch(base_offset, 1))
+    return path
+
+
+def verified(path: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(minibroker, ["log", "verify", str(path)])
+    return result.exit_code, result.stdout
+
+
+def record_start(data_directory: Path, offset: int) -> None:
+    start = LogStart(topic_id="id", partition=0, offset=offset, reason=LogStartReason.RETENTION)
+    (data_directory / "broker-1" / "t-0" / checkpoints.LOG_START).write_bytes(checkpoints.format_log_start(start))
+
+
+@pytest.mark.parametrize("below", ["", "broker-1", "broker-1/t-0"])
+def test_a_segment_that_is_gone_from_the_middle_is_named(data_directory: Path, below: str) -> None:
+    """It was called fine: each segment was checked alone."""
+    last = add_segment(data_directory, 9)
+    code, output = verified(data_directory / below)
+    assert (code, output.splitlines()[0]) == (
+        10,
+        f"{last}: position 0: it begins at offset 9, but the log before it ends at 6",
+    )
+    add_segment(data_directory, 6)
+    assert verified(data_directory / below)[0] == 0
+    assert verified(last)[0] == 0
+
+
+def test_a_gap_that_an_interrupted_deletion_left_is_fine(data_directory: Path) -> None:
+    add_segment(data_directory, 9)
+    record_start(data_directory, 9)
+    assert verified(data_directory)[0] == 0
+
+
+def test_the_first_segment_that_is_gone_is_named(data_directory: Path) -> None:
+    second = add_segment(data_directory, 6)
+    record_start(data_directory, 0)
+    assert verified(data_directory)[0] == 0
+    for suffix in (checkpoints.LOG_SUFFIX, checkpoints.INDEX_SUFFIX):
+        (second.parent / checkpoints.segment_file_name(0, suffix)).unlink()
+    assert verified(data_directory) == (
+        10,
+        f"{second}: position 0: the log begins at 6, its log-start file explains only 0\n"
+        "1 problem: 1 file, 1 batch, 3 records\n",
+    )
+
+
+@pytest.mark.parametrize("broker", ["broker-1", "broker-2"])
+def test_a_log_without_any_segment_that_had_records_is_named(data_directory: Path, broker: str) -> None:
+    """It was passed over, and the rest called fine. Broker 2 has no other log."""
+    (data_directory / broker / "u-1").mkdir(parents=True)
+    (data_directory / broker / checkpoints.META_PROPERTIES).write_text("")
+    assert verified(data_directory)[0] == 0
+    points = checkpoints.format_offset_checkpoint({TopicPartition("u", 1): 5})
+    (data_directory / broker / checkpoints.RECOVERY_POINT_CHECKPOINT).write_bytes(points)
+    file = data_directory / broker / "u-1" / SEGMENT
+    code, output = verified(data_directory)
+    assert (code, output.splitlines()[0]) == (
+        10,
+        f"{file}: position 0: there is no segment, but the log once reached 5",
+    )
+
+
+def test_the_logs_of_a_broker_that_lost_its_meta_properties_are_read_too(data_directory: Path) -> None:
+    """They were passed over, and the rest called fine."""
+    other = data_directory / "broker-2" / "t-0"
+    other.mkdir(parents=True)
+    (other / SEGMENT).write_bytes(batch(0) + b"x")
+    code, output = verified(data_directory)
+    assert (code, output.splitlines()[-1]) == (10, "1 problem: 2 files, 3 batches, 9 records")
 
 
 def test_verify_exits_with_10_when_something_is_wrong(data_directory: Path) -> None:
