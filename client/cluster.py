@@ -129,8 +129,10 @@ class Cluster:
                     return
                 except CallTimedOut:
                     silence = TimeoutError(f"silent for {round(deadline.timeout_ms)} ms")
-                    servers = dict.fromkeys(self.settings.bootstrap, silence)
-                    raise self.last_error or none_answered(servers, are_silent=True) from None
+                    servers = {
+                        server: self.connections.last_error(server) or silence for server in self.settings.bootstrap
+                    }
+                    raise self.last_error or none_answered(servers, are_silent=silence in servers.values()) from None
                 except ClusterUnreachable as error:
                     if deadline.passed or (refusals_end_it and error.is_refused and refusals.passed):
                         raise
