@@ -79,8 +79,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedProject:
     ("options", "message"),
     [
         ({"backend": "docker"}, "backend must be simulated, processes or compose, not 'docker'"),
-        ({"brokers": 0}, "brokers must be 1 or more, not 0"),
-        ({"brokers": -1, "backend": "processes"}, "brokers must be 1 or more, not -1"),
+        ({"brokers": 0}, "brokers must be 1 to 100, not 0"),
+        ({"brokers": -1, "backend": "processes"}, "brokers must be 1 to 100, not -1"),
     ],
 )
 def test_options_that_no_cluster_has_are_refused_at_once(options: dict[str, Any], message: str) -> None:
