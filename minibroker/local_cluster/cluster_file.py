@@ -136,6 +136,10 @@ def refuse_fewer_brokers(data_directory: Path, earlier: ClusterRecord, now: Clus
 def differences(earlier: ClusterRecord, now: ClusterRecord) -> list[str]:
     """What `cluster up` changes of an earlier cluster, each as the option with its old and its new value."""
     before, after = _as_options(earlier), _as_options(now)
+    if earlier.zookeeper.port is not None and now.zookeeper.port is not None:  # only its port may have changed
+        for options, record in ((before, earlier), (after, now)):
+            del options["--zookeeper"]
+            options["--zookeeper-port"] = str(record.zookeeper.port)
     names = [*before, *(name for name in after if name not in before)]
     changed = [name for name in names if before.get(name) != after.get(name)]
     return [f"{name} {before.get(name, 'default')} -> {after.get(name, 'default')}" for name in changed]

@@ -266,6 +266,8 @@ def test_what_options_change_of_an_earlier_cluster_is_named(tmp_path: Path) -> N
         "--set flush 1 -> default",
         "--set new default -> 3",
     ]
+    moved = continued(earlier, RequestedCluster(zookeeper_port=2281))
+    assert differences(earlier, moved) == ["--zookeeper-port 2181 -> 2281"]
 
 
 async def test_fewer_brokers_than_the_data_directory_has_are_refused(tmp_path: Path) -> None:
