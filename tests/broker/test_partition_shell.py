@@ -17,6 +17,7 @@ from minibroker.broker.replication.state import IsrKind
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.replica_events import IsrProposed
 from minibroker.runtime.observer import UNOBSERVED, Observers
+from minibroker.runtime.ports import DiskError
 from minibroker.simulation.model.replica import header_for
 from minibroker.testing import simulated
 from tests.broker.log.machine import PARTITION, make_batch
@@ -193,6 +194,22 @@ def test_a_committed_isr_is_counted_as_a_shrink_or_an_expansion(
     shell = SimpleNamespace(report=lambda *_, **__: None, state=state, services=SimpleNamespace(counters=counters))
     Partition._isr_committed(cast(Any, shell), ev.IsrCommitted(before=before, after=after))
     assert (counters.isr_shrinks, counters.isr_expands) == (shrinks, expands)
+
+
+def test_an_append_that_the_disk_refuses_is_told_to_the_disk_s_owner_and_to_each_producer() -> None:
+    told, failed, error = list[object](), list[str](), DiskError("the disk says so")
+
+    def refuse(_: object) -> None:
+        raise error
+
+    disk = SimpleNamespace(log_failed=lambda partition, error: told.append(error))
+    partition = SimpleNamespace(log=SimpleNamespace(append=refuse), services=SimpleNamespace(disk=disk))
+    header, records = make_batch(0)
+    tokens = tuple(SimpleNamespace(header=header, records=bytearray(records), fail_storage=failed.append) for _ in "ab")
+    effect = SimpleNamespace(tokens=tokens, base_offset=5, leader_epoch=2)
+    assert Partition.append_batches(cast(Any, partition), cast(Any, effect)) is None
+    assert told == [error]
+    assert failed == ["the disk says so"] * 2
 
 
 def test_a_reset_log_has_the_producers_that_the_leader_sent() -> None:

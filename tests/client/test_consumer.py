@@ -38,6 +38,7 @@ def test_records_come_in_order_with_all_they_carry(cluster: FakeCluster) -> None
             seen = []
             async for record in consumer:
                 seen.append(record)
+                assert await consumer.position(T0) == record.offset + 1
                 if len(seen) == 95:
                     break
         assert [record.value for record in seen] == numbered(0, 95)

@@ -39,6 +39,15 @@ def all_of(batch: Batch) -> Deliveries:
     return deliveries
 
 
+def test_records_that_continue_a_range_take_no_room_of_their_own() -> None:
+    """A call of a million records has a few ranges, and each look-up searches them."""
+    first, second = batch_of(0), batch_of(1)
+    deliveries = Deliveries(0)
+    for batch, first_delta, count in ((first, 0, 2), (first, 2, 3), (first, 5, 1), (second, 0, 4), (first, 6, 1)):
+        deliveries.add(batch, first_delta, count)
+    assert (len(deliveries), deliveries._starts) == (11, [0, 6, 10])
+
+
 # ---------------------------------------------------------------------------------------------------------- failures
 @pytest.mark.parametrize("promise", [lambda batch: Delivery(batch, 0, 0), all_of], ids=["one record", "many"])
 async def test_a_failure_that_a_task_waits_for_is_not_reported_again(

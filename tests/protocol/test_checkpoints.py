@@ -59,6 +59,12 @@ def test_epoch_checkpoint_names_the_owner_of_the_log() -> None:
     assert checkpoints.parse_epoch_checkpoint(text) == [(3, 120)]
 
 
+@pytest.mark.parametrize("owner", ["topic-id", "topic-id 4 5", "topic/id 4", "topic-id four"])
+def test_an_owner_that_is_no_topic_id_and_partition_is_refused(owner: str) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_epochs_and_owner(with_checksum(f"1\n1 {owner}\n3 120\n".encode()))
+
+
 def test_empty_checkpoints_have_no_entries() -> None:
     assert checkpoints.parse_offset_checkpoint(checkpoints.format_offset_checkpoint({})) == {}
     assert checkpoints.parse_epoch_checkpoint(checkpoints.format_epoch_checkpoint([])) == []

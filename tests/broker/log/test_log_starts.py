@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.files.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
 from minibroker.protocol.ids import TopicPartition
@@ -54,6 +57,15 @@ def rot_last_base_offset(machine: Machine, log: PartitionLog) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ contradictions
+@pytest.mark.parametrize(
+    ("offset", "is_certain", "recorded"), [(None, False, 0), (None, True, 0), (3, False, 0), (3, True, 3), (9, True, 7)]
+)
+def test_a_start_counts_as_recorded_once_it_is_certain(offset: int | None, is_certain: bool, recorded: int) -> None:
+    record = SimpleNamespace(known=None if offset is None else SimpleNamespace(offset=offset), is_certain=is_certain)
+    log = cast(Any, SimpleNamespace(start_record=record, log_start_offset=7))
+    assert cast(Any, OpenLog.recorded_start_offset).fget(log) == recorded
+
+
 @pytest.mark.invariant("I39")
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_flipped_bit_in_a_base_offset_does_not_look_like_a_deletion(machine: Machine, clean: bool) -> None:
