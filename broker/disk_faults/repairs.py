@@ -18,6 +18,7 @@ from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.damage import may_reset
 from minibroker.protocol.events.replica_events import (
     DamagedReplicaOffline,
     RecordsSalvaged,
@@ -156,16 +157,9 @@ class Repairs:
         for topic_partition, each in interrupted.items():
             is_same_topic = self._image.topic_id(topic_partition.topic) == each.topic_id
             is_here = self._partitions.get(topic_partition) is each.partition
-            if is_here and is_same_topic and self._may_begin(each.partition):
+            info = self._image.partition(topic_partition) if is_here and is_same_topic else None
+            if info is not None and may_reset(each.partition.state, info.leader, info.isr, info.leader_epoch):
                 self.reset(each.partition, each.topic_id, each.topic_config)
-
-    def _may_begin(self, damaged: Partition) -> bool:
-        """Whether the controller has sent what an order must say to begin the repair (`replication.damage.may_reset`):
-        another leader, an ISR without this replica, a later leader epoch."""
-        info, known = self._image.partition(damaged.topic_partition), damaged.state.leader_epoch
-        if info is None or info.leader in (None, self._broker_id) or self._broker_id in info.isr:
-            return False
-        return known is None or info.leader_epoch > known
 
     def finish(self) -> None:
         """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which

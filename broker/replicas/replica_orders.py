@@ -134,7 +134,7 @@ class ReplicaOrders:
             in_sync_replicas=tuple(state.isr),
             assignment=tuple(state.replicas),
         )
-        if may_reset(partition.state, event):
+        if may_reset(partition.state, event.leader_id, event.in_sync_replicas, event.leader_epoch):
             partition = self._repairs.reset(partition, topic.topic_id, topic_config)
         if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR

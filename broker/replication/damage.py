@@ -13,6 +13,8 @@ damaged is restored from another copy, and until then it takes no part in replic
    one in which it reported positions of the damaged log. Before that another replica may still count on its records.
 """
 
+from collections.abc import Collection
+
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leaving import leave_leadership
 from minibroker.broker.replication.state import ReplicaState, Role
@@ -57,12 +59,13 @@ def _can_hand_over(state: ReplicaState) -> bool:
     )
 
 
-def may_reset(state: ReplicaState, order: ev.LeaderAndIsrReceived) -> bool:
-    """Whether nothing rests on the damaged log any more. After a restart no epoch is known here, but the registration
-    is new, and positions reported under an older one let no replica join (KIP-903)."""
+def may_reset(state: ReplicaState, leader_id: int | None, in_sync_replicas: Collection[int], leader_epoch: int) -> bool:
+    """Whether nothing rests on the damaged log any more, if the controller says this of the partition. After a restart
+    no epoch is known here, but the registration is new, and positions reported under an older one let no replica join
+    (KIP-903)."""
     if state.damage is None or state.role is not Role.OFFLINE:
         return False
     me = state.config.broker_id
-    if order.leader_id in (None, me) or me in order.in_sync_replicas:
+    if leader_id in (None, me) or me in in_sync_replicas:
         return False
-    return state.leader_epoch is None or order.leader_epoch > state.leader_epoch
+    return state.leader_epoch is None or leader_epoch > state.leader_epoch

@@ -9,6 +9,7 @@ from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config
 from minibroker.broker.disk_faults.repairs import Repairs
 from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.replication.state import Role
 from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp
 from minibroker.protocol.ids import TopicPartition
 
@@ -21,7 +22,9 @@ class Replica:
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.reported: list[tuple[object, dict[str, object]]] = []
-        self.state = SimpleNamespace(damage="a bit has flipped", leader_epoch=5)
+        self.state = SimpleNamespace(
+            damage="a bit has flipped", leader_epoch=5, role=Role.OFFLINE, config=SimpleNamespace(broker_id=1)
+        )
         self.log = SimpleNamespace(topic_id="id")
 
     def report(self, event: object, **fields: object) -> None:

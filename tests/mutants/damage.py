@@ -58,8 +58,8 @@ REPAIR = (
         edits=(
             Edit(
                 DAMAGE,
-                "    if order.leader_id in (None, me) or me in order.in_sync_replicas:\n",
-                "    if order.leader_id in (None, me):\n",
+                "    if leader_id in (None, me) or me in in_sync_replicas:\n",
+                "    if leader_id in (None, me):\n",
             ),
         ),
         schedule=Schedule("damage:order_keeps_a_damaged_member_in_the_isr"),
@@ -73,7 +73,7 @@ REPAIR = (
         edits=(
             Edit(
                 DAMAGE,
-                "    return state.leader_epoch is None or order.leader_epoch > state.leader_epoch\n",
+                "    return state.leader_epoch is None or leader_epoch > state.leader_epoch\n",
                 "    return False\n",
             ),
         ),
