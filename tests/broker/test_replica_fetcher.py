@@ -1,7 +1,7 @@
 """The positions that a follower reports in its fetches, and how long it waits for its leader's answers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -375,6 +375,28 @@ def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lo
     assert SimulatedWorld().run(watch())[0] is is_lost
 
 
+async def run_until(
+    ended: asyncio.Event,
+    fetcher: ReplicaFetcher,
+    open_connection: Callable[[Redial | None], Awaitable[None]],
+    lost: Redial | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Let a fetcher with one partition dial. A connection that it opens is lost at once, and is to be dialled as `lost`
+    says."""
+
+    async def use(_: Redial | None) -> Redial | None:
+        return lost
+
+    monkeypatch.setattr(fetcher, "_open", open_connection)
+    monkeypatch.setattr(fetcher, "_use", use)
+    fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
+    fetcher._work.set()
+    running = asyncio.ensure_future(fetcher.run())
+    await ended.wait()
+    running.cancel()
+
+
 @pytest.mark.parametrize("registration", [20_000, 20_001])
 def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_before(
     monkeypatch: pytest.MonkeyPatch, registration: int
@@ -391,16 +413,7 @@ def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_befo
             if len(dialled) == 2:
                 twice.set()
 
-        async def use(_: Redial | None) -> Redial:
-            return redial
-
-        monkeypatch.setattr(fetcher, "_open", open_connection)
-        monkeypatch.setattr(fetcher, "_use", use)
-        fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
-        fetcher._work.set()
-        running = asyncio.ensure_future(fetcher.run())
-        await twice.wait()
-        running.cancel()
+        await run_until(twice, fetcher, open_connection, redial, monkeypatch)
 
     SimulatedWorld().run(check())
     assert [each is not None for each in dialled] == [False, registration == 20_000]
@@ -420,16 +433,7 @@ def test_pauses_between_attempts_begin_anew_after_a_connection(monkeypatch: pyte
             if len(opened_at) != 9:
                 raise NetworkError("unreachable")
 
-        async def use(_: Redial | None) -> None:
-            return None
-
-        monkeypatch.setattr(fetcher, "_open", open_connection)
-        monkeypatch.setattr(fetcher, "_use", use)
-        fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
-        fetcher._work.set()
-        running = asyncio.ensure_future(fetcher.run())
-        await ended.wait()
-        running.cancel()
+        await run_until(ended, fetcher, open_connection, None, monkeypatch)
 
     SimulatedWorld().run(check())
     pauses_ms = [round((after - before) * 1000) for before, after in pairwise(opened_at)]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.mutation_score.measuring import KillerReach
 from tests.mutation_score.population import Site
 from tests.mutation_score.reach import Reach
@@ -104,22 +106,21 @@ def test_a_line_that_no_trace_shows_is_tried_on_the_tests_of_its_function() -> N
     assert [each.killer for each in Reach([inside, outside]).tests(mutant)] == ["inside"]
 
 
-def test_a_constant_is_noticed_where_its_name_is_used() -> None:
-    lines = Path("controller/core/steps.py").read_text(encoding="utf-8").splitlines()
-    used = next(number for number, line in enumerate(lines, start=1) if "def step(" in line)
-    user = KillerReach(killer="user", file="x", lines={"controller.core.steps": f"{1 << used:x}"})
-    other = KillerReach(killer="other", file="x", lines={"controller.core.steps": f"{1 << used - 1:x}"})
-    mutant = drawn("a", module="client.limits", line=1, names=("step",))
-    assert [each.killer for each in Reach([user, other]).tests(mutant)] == ["user"]
-
-
-def test_a_message_is_noticed_where_the_decoder_made_of_it_is_used() -> None:
-    """Once such a mutant survived: no line of a function names the message itself."""
-    lines = Path("protocol/wire/codec.py").read_text(encoding="utf-8").splitlines()
-    used = next(number for number, line in enumerate(lines, start=1) if "_request_frames.decode(" in line)
-    user = KillerReach(killer="user", file="x", lines={"protocol.wire.codec": f"{1 << used:x}"})
-    other = KillerReach(killer="other", file="x", lines={"protocol.wire.codec": f"{1 << used - 1:x}"})
-    mutant = drawn("a", module="protocol.wire.codec", line=1, names=("IncomingFrame",))
+@pytest.mark.parametrize(
+    ("mutated", "name", "module", "use"),
+    [
+        ("client.limits", "step", "controller.core.steps", "def step("),
+        ("protocol.wire.codec", "IncomingFrame", "protocol.wire.codec", "_request_frames.decode("),
+    ],
+    ids=["a constant where its name is used", "a message where the decoder made of it is used"],
+)
+def test_a_mutant_of_a_definition_is_noticed_by_its_users(mutated: str, name: str, module: str, use: str) -> None:
+    """One of a message survived once: no line of a function names the message itself."""
+    lines = Path(f"{module.replace('.', '/')}.py").read_text(encoding="utf-8").splitlines()
+    used = next(number for number, line in enumerate(lines, start=1) if use in line)
+    user = KillerReach(killer="user", file="x", lines={module: f"{1 << used:x}"})
+    other = KillerReach(killer="other", file="x", lines={module: f"{1 << used - 1:x}"})
+    mutant = drawn("a", module=mutated, line=1, names=(name,))
     assert [each.killer for each in Reach([user, other]).tests(mutant)] == ["user"]
 
 
