@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, ov
 import msgspec
 
 from minibroker.harness.cluster import SETTINGS, ClusterHarness
+from minibroker.protocol.wire.message_types import REPLICAS_MAX
 
 if TYPE_CHECKING:
     from minibroker.simulation.world.loop import VirtualLoop
@@ -24,10 +25,6 @@ Backend: TypeAlias = Literal["simulated", "processes", "compose"]
 
 VIRTUAL_SECONDS_MAX = 600.0
 """A test that runs longer probably waits for something that never happens. It costs some 10 s of real time."""
-
-
-BROKERS_MAX = 100
-"""As many as a partition has replicas at most. Each keeps connections to all others: many more start for minutes."""
 
 
 class NeedsVirtualTime(RuntimeError):
@@ -74,8 +71,8 @@ class cluster:
         settings: Mapping[str, str] | None = None,
         backend: Backend = "simulated",
     ) -> None:
-        if not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX:
-            raise ValueError(f"brokers must be 1 to {BROKERS_MAX}, not {brokers!r}")
+        if not isinstance(brokers, int) or not 1 <= brokers <= REPLICAS_MAX:
+            raise ValueError(f"brokers must be 1 to {REPLICAS_MAX}, not {brokers!r}")
         self._brokers = brokers
         self._seed = seed if CommandLine.seed is None else CommandLine.seed
         self._settings = _checked(settings or {})
