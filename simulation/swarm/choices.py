@@ -3,6 +3,8 @@
 Owns: the choices, and the command that repeats a run. Leaves to others: the draws (`options`).
 """
 
+import random
+
 import msgspec
 
 
@@ -25,7 +27,7 @@ class RunChoices(msgspec.Struct, frozen=True, kw_only=True):
     def replay(self, seed: int) -> str:
         """The command that repeats this run."""
         command = f"minibroker simulate --seed {seed}" + " --beyond" * self.beyond
-        for name in ("disk_faults", "loads", "older_zookeeper", "disk_threads"):
+        for name in WORDS.values():
             chosen = getattr(self, name)
             if chosen is not None:
                 command += f" --{'' if chosen else 'no-'}{name.replace('_', '-')}"
@@ -35,3 +37,16 @@ class RunChoices(msgspec.Struct, frozen=True, kw_only=True):
 ALL_DRAWN = RunChoices()
 NOTHING_DRAWN = RunChoices(disk_faults=False, loads=False, older_zookeeper=False, disk_threads=False)
 """As recorded seeds run: they keep their meaning when there is something new to draw."""
+WORDS = {"disks": "disk_faults", "loads": "loads", "older": "older_zookeeper", "threads": "disk_threads"}
+"""How a recorded seed names each choice."""
+
+
+def choices_of(mode: str) -> RunChoices:
+    """Of a recorded seed: `plain`, or words joined by `+`. What the mode does not name is off."""
+    words = () if mode == "plain" else mode.split("+")
+    return msgspec.structs.replace(NOTHING_DRAWN, **{WORDS[word]: True for word in words})
+
+
+def is_drawn(rng: random.Random, share: float, wanted: bool | None) -> bool:
+    """Whether this run has something that this share of the runs has. `wanted`: None leaves the choice to the seed."""
+    return rng.random() < share if wanted is None else wanted

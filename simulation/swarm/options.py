@@ -193,11 +193,6 @@ def draw_options(rng: random.Random, brokers: int = 3) -> RunOptions:
     )
 
 
-def is_drawn(rng: random.Random, share: float, wanted: bool | None) -> bool:
-    """Whether this run has something that this share of the runs has. `wanted`: None leaves the choice to the seed."""
-    return rng.random() < share if wanted is None else wanted
-
-
 def _draw_settings(rng: random.Random) -> dict[str, str]:
     """Time runs faster than in a real cluster, so that a short run sees sessions end and followers lag."""
     settings = {

@@ -18,7 +18,7 @@ from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.checkers import checkers
-from minibroker.simulation.swarm.choices import ALL_DRAWN, RunChoices
+from minibroker.simulation.swarm.choices import ALL_DRAWN, RunChoices, is_drawn
 from minibroker.simulation.swarm.endings import converge_without_load, draw_endings, live_with_one_down
 from minibroker.simulation.swarm.expiring import can_expire, expire_all
 from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
@@ -47,7 +47,6 @@ from minibroker.simulation.swarm.options import (
     OLDER_ZOOKEEPER_SHARE,
     RunOptions,
     draw_options,
-    is_drawn,
 )
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, RunOutcome
 from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from minibroker.command_line import ProgressLine, note
+from minibroker.simulation.swarm.choices import WORDS
 from tests.mutants.catalogue import CANNOT_APPLY, HARMLESS, MUTANTS, find_mutant
 from tests.mutants.mutant import Mutant
 from tests.mutants.patching import unified_diff
@@ -174,7 +175,7 @@ def _expanded(runs: tuple[str, ...]) -> list[str]:
     for run in runs:
         kind, _, seeds = run.rpartition(":")
         first, _, last = seeds.partition("-")
-        if first.isdigit() and kind in ("", "seed", "disks", "loads", "older", "threads"):
+        if first.isdigit() and kind in ("", "seed", *WORDS):
             found += [f"{kind or 'seed'}:{seed}" for seed in range(int(first), int(last or first) + 1)]
         else:
             found.append(run)

@@ -12,10 +12,13 @@ import math
 import re
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from minibroker.simulation.swarm.choices import WORDS, choices_of
 from tests.mutants.catalogue import find_mutant
 from tests.mutants.mutant import SCRIPT_FAILED
 from tests.mutants.patching import apply
@@ -71,28 +74,11 @@ def perform(run: str) -> RunResult:
     )
 
 
-def _run_seed(name: str, **chosen: bool) -> "tuple[list[CheckerFinding], float]":
-    from minibroker.simulation.swarm.choices import NOTHING_DRAWN
+def _run_seed(mode: str, name: str) -> "tuple[list[CheckerFinding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(int(name), choices=msgspec.structs.replace(NOTHING_DRAWN, **chosen))
+    outcome = run_seed(int(name), choices=choices_of(mode))
     return outcome.findings, outcome.virtual_seconds
-
-
-def _run_disks(name: str) -> "tuple[list[CheckerFinding], float]":
-    return _run_seed(name, disk_faults=True)
-
-
-def _run_loads(name: str) -> "tuple[list[CheckerFinding], float]":
-    return _run_seed(name, loads=True)
-
-
-def _run_older_zookeeper(name: str) -> "tuple[list[CheckerFinding], float]":
-    return _run_seed(name, older_zookeeper=True)
-
-
-def _run_disk_threads(name: str) -> "tuple[list[CheckerFinding], float]":
-    return _run_seed(name, disk_threads=True)
 
 
 def _run_schedule(name: str) -> "tuple[list[CheckerFinding], float]":
@@ -167,12 +153,9 @@ def _run_test(name: str) -> "tuple[list[CheckerFinding], float]":
     return failed.findings, 0.0
 
 
-_KINDS = {
-    "seed": _run_seed,
-    "disks": _run_disks,
-    "loads": _run_loads,
-    "older": _run_older_zookeeper,
-    "threads": _run_disk_threads,
+_KINDS: "dict[str, Callable[[str], tuple[list[CheckerFinding], float]]]" = {
+    "seed": partial(_run_seed, "plain"),
+    **{word: partial(_run_seed, word) for word in WORDS},
     "schedule": _run_schedule,
     "model": _search_model,
     "core": _run_core,

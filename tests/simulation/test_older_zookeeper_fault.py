@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from minibroker.broker.membership.noted_changes import NotedChanges
-from minibroker.simulation.swarm.choices import NOTHING_DRAWN
+from minibroker.simulation.swarm.choices import NOTHING_DRAWN, is_drawn
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.older_zookeeper import OlderZooKeeper
 from minibroker.simulation.swarm.options import (
@@ -17,7 +17,6 @@ from minibroker.simulation.swarm.options import (
     OLDER_ZOOKEEPER,
     OLDER_ZOOKEEPER_SHARE,
     ONE_WAS_DOWN,
-    is_drawn,
 )
 from minibroker.simulation.swarm.run import run_seed
 from tests.simulation.test_disk_faults import whole

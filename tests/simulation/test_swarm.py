@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import pytest
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.beyond import detection_errors
-from minibroker.simulation.swarm.choices import ALL_DRAWN, NOTHING_DRAWN, RunChoices
+from minibroker.simulation.swarm.choices import ALL_DRAWN, RunChoices, choices_of
 from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
 from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -32,15 +31,6 @@ SECONDS_MAX = 1_200
 """Three times what it takes on two free cores."""
 
 
-MODES = {
-    "disks": "disk_faults",
-    "loads": "loads",
-    "older": "older_zookeeper",
-    "threads": "disk_threads",
-}
-"""The choice that each word of a mode in the file of seeds names."""
-
-
 def past_failures() -> dict[str, list[int]]:
     """By mode, the seeds that once found a bug."""
     found: dict[str, list[int]] = {}
@@ -49,12 +39,6 @@ def past_failures() -> dict[str, list[int]]:
             seed, mode = words
             found.setdefault(mode, []).append(int(seed))
     return found
-
-
-def choices_of(mode: str) -> RunChoices:
-    """`plain`, or words joined by `+`."""
-    words = () if mode == "plain" else mode.split("+")
-    return msgspec.structs.replace(NOTHING_DRAWN, **{MODES[word]: True for word in words})
 
 
 def batches() -> list[tuple[Sequence[int], RunChoices]]:

@@ -7,6 +7,8 @@ import random
 
 import msgspec
 
+from minibroker.simulation.swarm.choices import is_drawn
+
 DISK_FAULTS_SHARE = 0.5
 """How many runs have disk faults if the caller does not choose; the others stay as they were."""
 
@@ -88,8 +90,7 @@ class DiskOptions(msgspec.Struct, kw_only=True):
 def draw_disk_options(rng: random.Random, wanted: bool | None) -> DiskOptions | None:
     """None: a run without disk faults. `wanted`: None leaves the choice to the seed."""
     options = draw_faulty(rng)
-    is_drawn = rng.random() < DISK_FAULTS_SHARE if wanted is None else wanted
-    return options if is_drawn else None
+    return options if is_drawn(rng, DISK_FAULTS_SHARE, wanted) else None
 
 
 def draw_faulty(rng: random.Random) -> DiskOptions:
