@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,12 @@ TICK_MS = 500
 READY_POLL_SECONDS = 0.05
 ANSWER_SECONDS = 1.0
 STOP_SECONDS = 5.0
+
+LOG_LINES_SHOWN = 3
+"""An entry, its exception and `Exiting JVM`: what ZooKeeper writes when it cannot start."""
+
+LOG_ENTRY = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?P<thread>\S+) [A-Z]+ ")
+"""How each entry of its log begins: time, thread, level. Other lines continue an entry."""
 
 
 class MissingJava(Exception):
@@ -198,8 +204,7 @@ class ZooKeeperProcess:
             lines = Path(self.log_file).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        relevant = [line.strip() for line in lines if line.strip() and not line.startswith("\tat ")]
-        return f"{self.log_file} ends with: {' | '.join(relevant[-3:]) or '(nothing)'}"
+        return f"{self.log_file} ends with: {' | '.join(last_reasons(lines)) or '(nothing)'}"
 
     async def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Stop it with SIGTERM, then with SIGKILL. It may have ended already."""
@@ -215,6 +220,26 @@ class ZooKeeperProcess:
                 await asyncio.sleep(READY_POLL_SECONDS)
         if self.is_alive():
             raise ZooKeeperFailed(f"ZooKeeper (pid {self.pid}) does not end")
+
+
+def last_reasons(lines: Sequence[str]) -> list[str]:
+    """The last lines of ZooKeeper's log that tell why it ended, without stack traces.
+
+    Its thread `main` starts it and tells why it cannot. Other threads may write after that, for instance about our own
+    question whether it is ready: their entries count only if there is none of `main`.
+    """
+    of_main: list[str] = []
+    of_all: list[str] = []
+    is_of_main = True  # what the JVM writes before the first entry is about the start, too
+    for line in lines:
+        if (entry := LOG_ENTRY.match(line)) is not None:
+            is_of_main = entry["thread"] == "main"
+        if not line.strip() or line.startswith("\tat "):
+            continue
+        of_all.append(line.strip())
+        if is_of_main:
+            of_main.append(line.strip())
+    return (of_main or of_all)[-LOG_LINES_SHOWN:]
 
 
 async def ask_zookeeper(port: int, word: str, host: str = "127.0.0.1") -> str:

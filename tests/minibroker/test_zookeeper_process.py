@@ -20,6 +20,7 @@ from minibroker.local_cluster.zookeeper_process import (
     find_java,
     find_port_owner,
     java_version,
+    last_reasons,
     refuse_taken_port,
     start_zookeeper,
 )
@@ -128,6 +129,23 @@ async def test_a_paused_zookeeper_is_stopped(tmp_path: Path) -> None:
     os.kill(started.pid, signal.SIGSTOP)
     await started.stop(timeout=2)
     assert not started.is_alive()
+
+
+def test_the_reason_is_what_the_starting_thread_wrote_last() -> None:
+    """A closing question of ours was logged between the cause and the exit, and hid the cause."""
+    log = [
+        "2026-11-27T14:29:11.1Z main ERROR Unexpected exception, exiting abnormally",
+        "java.io.FileNotFoundException: version-2/snapshot.0 (Not a directory)",
+        "\tat java.base/java.io.FileOutputStream.open0(Native Method)",
+        "",
+        "2026-11-27T14:29:11.2Z NIOWorkerThread-1 ERROR Error closing a command socket",
+        "java.lang.NullPointerException: this.zkDb is null",
+        "2026-11-27T14:29:11.3Z main ERROR Exiting JVM with code 1",
+    ]
+    assert last_reasons(log) == [log[0], log[1], log[6]]
+    assert last_reasons(log[4:6]) == log[4:6], "without an entry of main, what there is"
+    assert last_reasons(["Unrecognized VM option 'X'"]) == ["Unrecognized VM option 'X'"]
+    assert last_reasons([]) == []
 
 
 @pytest.mark.system
