@@ -34,6 +34,7 @@ EXIT_BELOW_GOAL = 10
     metavar="NAME",
     help="Draw only mutations by this, as RemoveCall (repeatable).",
 )
+@click.option("--handlers", "handlers_only", is_flag=True, help="Draw only from the bodies of `except` and `finally`.")
 @click.option(
     "--tests",
     "tests_below",
@@ -52,6 +53,7 @@ def main(
     seed: int,
     folders: tuple[str, ...],
     operator_names: tuple[str, ...],
+    handlers_only: bool,
     tests_below: tuple[str, ...],
     tests_only: bool,
     report_only: bool,
@@ -64,7 +66,7 @@ def main(
 
     Exits with 10 if a folder is below its goal."""
     started, progress = time.monotonic(), ProgressLine()
-    drawn = kept_draw(ROOT, sample, seed, folders, operator_names)
+    drawn = kept_draw(ROOT, sample, seed, folders, operator_names, handlers_only=handlers_only)
     mutants = [each for each in drawn if not names or each.name in names]
     if not mutants:
         raise click.UsageError(f"this sample has no mutant {' '.join(names)}")

@@ -17,7 +17,7 @@ from cosmic_ray.ast import get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
-from tests.mutation_score.removed_call import RemoveCall
+from tests.mutation_score.removed_statement import RemoveCall, RemoveStateChange
 
 FOLDERS = ("broker", "client", "controller", "protocol")
 NEED_ARGUMENTS = {"VariableReplacer", "VariableInserter"}
@@ -49,6 +49,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     start: tuple[int, int]
     names: tuple[str, ...] = ()
     """What a statement that runs at import defines: code that uses a name may notice its change."""
+    in_handler: bool = False
+    """In the body of an `except` or a `finally`."""
     mutations: tuple[tuple[str, int], ...] = ()
     """(operator, occurrence of the operator in the module)"""
 
@@ -58,7 +60,7 @@ def operators() -> dict[str, Any]:
     """By name."""
     provider = OperatorProvider()
     found = {name: provider[name]() for name in provider if name not in NEED_ARGUMENTS}
-    return {**found, "RemoveCall": RemoveCall()}
+    return {**found, "RemoveCall": RemoveCall(), "RemoveStateChange": RemoveStateChange()}
 
 
 def module_paths(root: Path) -> dict[str, Path]:
@@ -164,8 +166,20 @@ def _site(module: str, node: Any, position: Position, mutations: tuple[tuple[str
         last_line=last,
         start=position[0],
         names=() if function is not None else _defined(statement),
+        in_handler=_is_in_handler(node),
         mutations=mutations,
     )
+
+
+def _is_in_handler(node: Any) -> bool:
+    child, parent = node, node.parent
+    while parent is not None and parent.type != "funcdef":
+        if parent.type == "try_stmt":
+            before = parent.children[parent.children.index(child) - 2]
+            if child.type == "suite" and (before.type == "except_clause" or before.get_code().strip() == "finally"):
+                return True
+        child, parent = parent, parent.parent
+    return False
 
 
 def _statement(node: Any) -> Any:

@@ -53,11 +53,17 @@ def is_below(module: str, folders: Sequence[str]) -> bool:
 
 
 def draw(
-    root: Path, size: int, seed: int, folders: Sequence[str] = (), operators: Sequence[str] = ()
+    root: Path,
+    size: int,
+    seed: int,
+    folders: Sequence[str] = (),
+    operators: Sequence[str] = (),
+    *,
+    handlers_only: bool = False,
 ) -> list[DrawnMutant]:
     """`size` mutants, or all there are, by these operators from these folders: of each folder, its share of the sites.
 
-    No operators are all of them.
+    No operators are all of them. `handlers_only`: only in bodies of `except` and `finally`.
     """
     paths = {module: path for module, path in module_paths(root).items() if is_below(module, folders)}
     sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
@@ -65,7 +71,7 @@ def draw(
     for module, source in sources.items():
         for key, site in _keyed(module, source, seed):
             chosen = tuple(each for each in site.mutations if not operators or each[0] in operators)
-            if chosen:
+            if chosen and (site.in_handler or not handlers_only):
                 found[stratum(module)].append((key, msgspec.structs.replace(site, mutations=chosen)))
     drawn: list[DrawnMutant] = []
     for name, count in _shares({name: len(each) for name, each in found.items()}, size).items():
@@ -75,16 +81,22 @@ def draw(
 
 
 def kept_draw(
-    root: Path, size: int, seed: int, folders: Sequence[str] = (), operators: Sequence[str] = ()
+    root: Path,
+    size: int,
+    seed: int,
+    folders: Sequence[str] = (),
+    operators: Sequence[str] = (),
+    *,
+    handlers_only: bool = False,
 ) -> list[DrawnMutant]:
     """The same, drawn once for each state of the code: that takes half a minute."""
     texts = [path.read_bytes() for path in module_paths(root).values()]
-    chosen = [name.encode() for name in (*folders, *operators)]
+    chosen = [name.encode() for name in (*folders, *operators, *["handlers"] * handlers_only)]
     digest = hashlib.sha256(b"".join([*texts, *chosen])).hexdigest()[:16]
     kept = root / KEPT_FOLDER / f"sample-{size}-{seed}-{digest}.json"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(msgspec.json.encode(draw(root, size, seed, folders, operators)))
+        kept.write_bytes(msgspec.json.encode(draw(root, size, seed, folders, operators, handlers_only=handlers_only)))
     return msgspec.json.decode(kept.read_bytes(), type=list[DrawnMutant])
 
 

@@ -46,6 +46,38 @@ def test_each_site_has_the_mutations_of_its_own_text() -> None:
     assert 'return f"{count + 1}" != name' in changed_lines(SOURCE, equality)
 
 
+STATE = """\
+class Door:
+    def __init__(self):
+        self.open = False
+
+    def close(self):
+        count = 1
+        self.open = False
+        try:
+            self.count += count
+        except KeyError:
+            del self.seen[1]
+        finally:
+            self.seen[2]: int = 3
+            wake()
+"""
+
+
+def test_changes_of_state_are_left_out_one_by_one_but_not_the_first() -> None:
+    found = [site for site in sites("tiny", STATE) if {"RemoveStateChange", "RemoveCall"} & dict(site.mutations).keys()]
+    assert [site.start[0] for site in found] == [7, 9, 11, 14]
+    assert changed_lines(STATE, found[2]) == ["pass"]
+
+
+def test_what_stands_in_a_handler_is_told_apart() -> None:
+    found = {site.start[0]: site.in_handler for site in sites("tiny", STATE)}
+    assert [line for line, is_in_handler in found.items() if is_in_handler] == [11, 13, 14]
+    nested = "try:\n    f(1)\nexcept E:\n    if x:\n        g(2)\nelse:\n    h(3)\n"
+    calls = [(site.start[0], site.in_handler) for site in sites("tiny", nested) if "RemoveCall" in dict(site.mutations)]
+    assert calls == [(2, False), (5, True), (7, False)]
+
+
 def test_what_runs_at_import_names_what_it_defines() -> None:
     found = {site.start[0]: (site.names, site.first_line, site.last_line) for site in sites("tiny", SOURCE)}
     assert found[2] == (("LIMIT",), 2, 2)

@@ -61,3 +61,9 @@ def test_one_kind_of_mutation_can_be_drawn_alone(root: Path) -> None:
     drawn = draw(root, 1_000, seed=1, operators=["RemoveCall"])
     assert {mutant.operator for mutant in drawn} == {"RemoveCall"}
     assert {mutant.module for mutant in drawn} == {f"{name}.code" for name in STRATA}
+
+
+def test_handlers_can_be_drawn_alone(root: Path) -> None:
+    (root / "broker" / "handler.py").write_text("def f(a):\n    try:\n        g(a)\n    except E:\n        h(a)\n")
+    [mutant] = draw(root, 1_000, seed=1, operators=["RemoveCall"], handlers_only=True)
+    assert (mutant.before, mutant.after) == ("h(a)", "pass")
