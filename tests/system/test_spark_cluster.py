@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -87,8 +87,16 @@ def by_spark_submit(url: str, directory: str) -> list[str]:
     return [str(SPARK_HOME / "bin" / "spark-submit"), "--master", url, str(SUBMIT), directory]
 
 
+@pytest.fixture(scope="module")
+def spark_of_one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneSpark]:
+    with standalone_spark(tmp_path_factory.mktemp("spark"), workers=1) as spark:
+        yield spark
+
+
 @pytest.mark.parametrize("command", [by_command_line, by_spark_submit])
-def test_workers_with_a_bare_python_get_the_package(tmp_path: Path, command: Callable[[str, str], list[str]]) -> None:
+def test_workers_with_a_bare_python_get_the_package(
+    tmp_path: Path, spark_of_one_worker: StandaloneSpark, command: Callable[[str, str], list[str]]
+) -> None:
     cluster = PlantedCluster(tmp_path / "data")
     cluster.write(LINES, damage.ENCODED)
     expected = damage.flip_bit(cluster.replica(damage.BROKER, LINES))
@@ -100,8 +108,7 @@ def test_workers_with_a_bare_python_get_the_package(tmp_path: Path, command: Cal
     }
     probe = [environment["PYSPARK_PYTHON"], "-c", "import msgspec"]
     assert subprocess.run(probe, capture_output=True, check=False).returncode == 1, "the workers have msgspec"
-    with standalone_spark(tmp_path / "spark", workers=2) as spark:
-        program = [*command(spark.url, str(cluster.root)), "--ship-package"]
-        ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
+    program = [*command(spark_of_one_worker.url, str(cluster.root)), "--ship-package"]
+    ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
     assert (ended.returncode, "Traceback" in ended.stderr) == (10, False), ended.stderr
     assert f"{expected.file} at {expected.position}" in ended.stdout
