@@ -176,7 +176,7 @@ class OffsetCheckpoints:
 
     async def lower_high_watermarks(self) -> bool:
         """Lower the high watermarks to the log ends. After a power cut logs may end below them, which the next start on
-        this boot would take for damage. False if the disk has no room to write that."""
+        this boot would take for damage. False if there is no room, or no descriptor, to write that."""
         ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
         lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.own_high_watermarks().items()}
         due = self._health.checkpoints_due
@@ -190,9 +190,11 @@ class OffsetCheckpoints:
             write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks, ids)
             try:
                 await disk.in_background(write)
-            except DiskFull as error:
-                logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
+            except BaseException as error:
                 due.add(HIGH_WATERMARK_CHECKPOINT)
+                if not isinstance(error, DiskFull | OutOfDescriptors):
+                    raise
+                logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
                 return False
         return True
 

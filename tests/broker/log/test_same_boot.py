@@ -7,10 +7,12 @@ import pytest
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, contradicted_at
 from minibroker.protocol.files.checkpoints import format_epoch_checkpoint
 from minibroker.runtime.ports import DiskError, OutOfDescriptors
-from tests.broker.log.machine import OWNER, Machine, append, drive, make_batch, truncate
+from tests.broker.log.machine import OWNER, PARTITION, PATH, Machine, append, drive, make_batch, truncate
+from tests.broker.log.test_log_directory import lose_power_below_the_high_watermark
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_with
 
 EPOCH_FIELD_END = 16
+CHECKPOINT = f"{PATH}/replication-offset-checkpoint"
 
 
 @pytest.mark.invariant("I12")
@@ -281,3 +283,26 @@ def test_an_older_epoch_file_is_not_believed(machine: Machine, end: str) -> None
     log = machine.open_log(ONE_SEGMENT)[1]
     assert log.epoch_entries() == known
     assert (log.damage is None) is (end != "kill")
+
+
+@pytest.mark.invariant("I20")
+@pytest.mark.parametrize("fault", [{"is_full": True}, {"no_descriptor": True}])
+def test_lower_high_watermarks_that_were_not_written_stay_due(machine: Machine, fault: dict[str, bool]) -> None:
+    """Only then may the next start rely on this boot: it would take the log, which ends below them, for damaged."""
+    lose_power_below_the_high_watermark(machine)
+    machine.storage.fail("replace_file", CHECKPOINT, times=1, is_full=True)
+    directory = machine.open()
+    directory.try_heal()
+    machine.storage.fail("replace_file", CHECKPOINT, times=2, **fault)  # also of the urgent write before it
+    drive(directory.maintain(1))
+    drive(directory.maintain(2))
+    machine.kill()
+    assert machine.open().logs[PARTITION].damage is None
+
+
+def test_a_start_goes_on_without_a_descriptor_for_lower_high_watermarks(machine: Machine) -> None:
+    lose_power_below_the_high_watermark(machine)
+    machine.storage.fail("replace_file", CHECKPOINT, times=1, no_descriptor=True)
+    assert machine.open().logs[PARTITION].damage is None
+    machine.kill()
+    assert machine.open().logs[PARTITION].damage is None
