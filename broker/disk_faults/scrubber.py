@@ -100,7 +100,7 @@ class Scrubber:
         """The segments that exist now, the active one last."""
         for segment in tuple(partition.log.segments):
             if self._is_scrubbable(partition, segment) and segment.size:
-                yield segment, _begin(partition.log, segment)
+                yield segment, begin_scrub(partition.log, segment)
 
     def _is_scrubbable(self, partition: Partition, segment: Segment) -> bool:
         """Whether a finding would be valid: the log is in use and not known to be damaged, and the segment exists."""
@@ -163,7 +163,7 @@ class Scrubber:
         self._manager.repairs.damaged(partition, f"the scrubber found: {what}")
 
 
-def _begin(partition_log: PartitionLog, segment: Segment) -> SegmentScrub:
+def begin_scrub(partition_log: PartitionLog, segment: Segment) -> SegmentScrub:
     number = partition_log.segments.index(segment)
     is_active = number == len(partition_log.segments) - 1
     return SegmentScrub(

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.disk_faults.scrubber import Scrubber
+from minibroker.broker.disk_faults.scrubber import Scrubber, begin_scrub
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.harness.simulated import SimulatedHarness
@@ -224,3 +224,32 @@ def test_the_scrubber_waits_until_what_it_read_too_much_is_made_up_for() -> None
         return found
 
     assert world.run(play()) == [(1, 100), (3, 50), (1, 100), (21, 100), (21, 100)]
+
+
+@simulated(brokers=1, seed=8, settings=SCRUBBED)
+async def test_an_index_that_cannot_be_rebuilt_takes_the_directory_offline(c: SimulatedHarness) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    await asyncio.sleep(5)
+    path = replica(c, 1).log.segments[0].path + ".index"
+    disk(c, 1).flip_bit(path, 0)
+    disk(c, 1).fail("append", path, times=1)
+    await asyncio.sleep(130)
+    assert c.simulation.has_offline_directory(1)
+
+
+@simulated(brokers=1, seed=8, settings=SCRUBBED)
+async def test_a_directory_that_is_gone_damages_no_replica(c: SimulatedHarness) -> None:
+    """As when it was unmounted: its logs are as they were."""
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    await asyncio.sleep(5)
+    found = replica(c, 1)
+    parent, name = disk(c, 1).parent_of(found.log.health.path)
+    del parent.entries[name]
+    manager = c.simulation.manager(1)
+    assert manager is not None
+    scrubber = Scrubber(manager, c.world.runtime("broker-1").clock)  # before anything else meets it
+    segment = found.log.segments[0]
+    assert not await scrubber._read_piece(found, segment, begin_scrub(found.log, segment))
+    assert (c.simulation.has_offline_directory(1), found.state.damage) == (True, None)

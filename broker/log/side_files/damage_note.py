@@ -8,7 +8,7 @@ import logging
 
 from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.protocol.files.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
-from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge, SyncFailed
+from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
 READ_MAX = 500
 """How many characters of the note's first line are passed on: any program may have written to the file."""
@@ -17,13 +17,12 @@ logger = logging.getLogger(__name__)
 
 
 def write_damage_note(health: DirectoryHealth, directory: str, reason: str) -> None:
-    """Without the note a restart finds the damage only if it reads that place, so a failed write is only logged. A
-    failed sync is final for the whole disk, here as anywhere (hardening rule 13)."""
+    """Without the note a restart finds the damage only if it reads that place, so the replica goes on without it; what
+    the error says of the whole disk counts, here as anywhere (hardening rule 13)."""
     try:
         replace_damage_note(health.disk, directory, reason)
-    except SyncFailed as error:
-        health.record_error(error)
     except DiskError as error:
+        health.record_error(error)
         logger.warning("no note of the damage in %s: %s", directory, error)
 
 

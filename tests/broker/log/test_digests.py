@@ -231,3 +231,15 @@ def test_a_power_cut_does_not_combine_an_older_file_with_newer_segments(machine:
     again = machine.open_log()[1]
     assert [segment.base_offset for segment in again.segments][:2] == [0, end]
     assert digest_from_start(again, None) == expected(again)
+
+
+def test_without_room_for_its_successor_an_older_file_does_not_stay(machine: Machine) -> None:
+    """Its digests would be of batches that a cut has replaced since."""
+    log = stopped(machine)
+    assert machine.disk().exists(f"{log.directory}/{DIGESTS}")
+    directory, log = machine.open_log()
+    truncate(log, 30)
+    append(log, 1, epoch=1)
+    machine.storage.fail("replace_file", f"{log.directory}/{DIGESTS}", is_full=True)
+    drive(directory.close(True, {}))
+    assert not machine.disk().exists(f"{log.directory}/{DIGESTS}")

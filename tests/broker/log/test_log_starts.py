@@ -13,7 +13,7 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
+from minibroker.protocol.files.checkpoints import LOG_START, LogStart, LogStartReason, format_log_start, parse_log_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from minibroker.runtime.ports import OutOfDescriptors
@@ -184,6 +184,16 @@ def test_a_start_needs_no_room_on_a_full_disk(machine: Machine) -> None:
     _, log = synced(machine, BY_SIZE)
     machine.storage.capacity_bytes = machine.storage.used_bytes
     assert retain(log, 60, 0) > 0
+
+
+def test_a_start_is_recorded_anew_if_its_file_was_removed(machine: Machine) -> None:
+    _, log = synced(machine, BY_SIZE)
+    machine.disk().remove(f"{log.directory}/{LOG_START}")
+    start = retain(log, 60, 0)
+    machine.lose_power()
+    log = machine.open_log(BY_SIZE)[1]
+    assert (log.damage, log.log_start_offset) == (None, start)
+    assert start > 0
 
 
 def test_a_start_that_falls_is_recorded_at_once(machine: Machine) -> None:
