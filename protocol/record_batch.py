@@ -212,19 +212,20 @@ def check_body(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"attributes {header.attributes:#x} are not understood", position)
     if header.record_count * RECORD_BYTES_MIN > size - HEADER_BYTES:
         raise CorruptBatch(f"{header.record_count} records cannot fit into the payload", position)
-    claimed = _payload_array_length(buffer, position + HEADER_BYTES, end)
+    claimed = _payload_array_length(buffer, position + HEADER_BYTES)
     if claimed != header.record_count:
         found = "no array" if claimed is None else f"an array of {claimed}"
         raise CorruptBatch(f"the payload is {found}, not of {header.record_count} records", position)
 
 
-def _payload_array_length(buffer: Buffer, start: int, end: int) -> int | None:
-    first = buffer[start]  # at least one record fits, so the byte is there
+def _payload_array_length(buffer: Buffer, start: int) -> int | None:
+    """At least one record fits behind `start`, so the bytes of a length are there."""
+    first = buffer[start]
     if 0x90 <= first <= 0x9F:
         return first & 0x0F
-    if first == 0xDC and end - start >= 3:
+    if first == 0xDC:
         return buffer[start + 1] << 8 | buffer[start + 2]
-    if first == 0xDD and end - start >= 5:
+    if first == 0xDD:
         return int.from_bytes(buffer[start + 1 : start + 5], "big")
     return None
 

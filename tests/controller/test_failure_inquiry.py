@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from minibroker.controller import controller_channels
+from minibroker.controller.controller_channels import ControllerChannels
+from minibroker.controller.core.events import ConfirmFailure
+from minibroker.controller.detection import succession
 from minibroker.controller.detection.failure_inquiry import ANSWER_TIMEOUT_MS, ConfirmerAddress, first_to_confirm
+from minibroker.controller.detection.succession import Succession
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import dialer
 from tests.controller.cluster import PORT, Cluster, simulated
+from tests.controller.facts import broker
 
 SUSPECT = 1
 SUSPECT_EPOCH = 10
@@ -48,3 +59,26 @@ async def test_a_confirmation_waits_for_no_silent_broker(cluster: Cluster) -> No
     asked_at = asyncio.get_running_loop().time()
     assert await inquire(cluster, 2, 3) == 3
     assert asyncio.get_running_loop().time() - asked_at < ANSWER_TIMEOUT_MS / 1_000 / 2
+
+
+def test_the_time_until_the_confirmation_is_told_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker that the controller asks about, and of a controller that a candidate asks about."""
+    nothing, told = cast(Any, None), list[Any]()
+
+    async def confirm(*_: object) -> int:
+        await asyncio.sleep(0.25)
+        return 3
+
+    for module in (controller_channels, succession):
+        monkeypatch.setattr(module, "first_to_confirm", confirm)
+    channels = SimpleNamespace(
+        address=lambda _: ("b", PORT), _dialer=nothing, _client_id="controller", _on_event=told.append
+    )
+    inquiry = ConfirmFailure(broker=broker(SUSPECT), confirmers=(broker(3),), attempt=1)
+    SimulatedWorld().run(ControllerChannels._ask_confirmers(cast(Any, channels), inquiry))
+
+    candidate, observer = SimpleNamespace(broker_id=2), SimpleNamespace(notify=told.append)
+    waiting = Succession(nothing, nothing, cast(Any, candidate), "INTERNAL", nothing, cast(Any, observer))
+    current: Any = SimpleNamespace(broker_id=SUSPECT, broker_epoch=SUSPECT_EPOCH, address=("b", PORT))
+    SimulatedWorld().run(waiting._is_confirmed(current, {3: nothing}, 1))
+    assert [each.took_ms for each in told] == [250, 250]

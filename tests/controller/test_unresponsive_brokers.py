@@ -19,6 +19,7 @@ from minibroker.controller.core.events import (
     WriteLeaderships,
 )
 from minibroker.controller.core.steps import step
+from minibroker.controller.core.unresponsive_brokers import NEVER_ANSWERED_SECONDS
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 LONG = 6.0
@@ -141,6 +142,31 @@ def test_a_controller_that_most_brokers_do_not_answer_resigns() -> None:
     step(state, silent(3, LONG / 2))
     (resigns,) = step(state, silent(2, LONG))
     assert isinstance(resigns, Resign)
+
+
+@pytest.mark.parametrize("newcomers", [(), (3,), (4,), (3, 4)])
+def test_brokers_that_have_just_registered_are_not_counted_as_silent(newcomers: tuple[int, ...]) -> None:
+    """They have answered nothing yet, as after any start of a controller or of several brokers."""
+    state = cluster_state(1, 2, 3, 4, now=leadership(2, 2, 1))
+    state.newly_registered = state.unresponsive = frozenset(newcomers)
+    assert of(Unregister, step(state, silent(2, LONG))) == [Unregister(broker_id=2, broker_epoch=20)]
+
+
+@pytest.mark.parametrize("newcomers", [(), (2,), (3,), (2, 3)])
+@pytest.mark.parametrize(
+    ("broker_ids", "share", "resigns"),
+    [((1, 2, 3, 4), 0.5, True), ((1, 2, 3, 4), 1.0, True), ((1, 2, 3, 4), 0.4, False), ((1, 2, 3, 4, 5), 1.0, False)],
+)
+def test_most_others_are_silent_if_each_was_for_half_of_what_it_is_allowed(
+    newcomers: tuple[int, ...], broker_ids: tuple[int, ...], share: float, resigns: bool
+) -> None:
+    """Brokers 2 and 3, that is; a registration that never answered is allowed a second. Two of four are not most."""
+    state = cluster_state(*broker_ids, now=leadership(2, 2, 1))
+    state.newly_registered = state.unresponsive = frozenset(newcomers)
+    allowed = {each: NEVER_ANSWERED_SECONDS if each in newcomers else LONG for each in (2, 3)}
+    step(state, silent(3, share * allowed[3]))
+    effects = step(state, silent(2, allowed[2]))
+    assert (len(of(Resign, effects)), len(of(Unregister, effects))) == ((1, 0) if resigns else (0, 1))
 
 
 # --------------------------------------------------------------------------------------- leaders that are cut off

@@ -362,6 +362,11 @@ def test_records_need_six_bytes_each(count: int) -> None:
         check_batch(with_payload(header + b"\xc0" * (count * 6 - 2), count))
 
 
+@pytest.mark.parametrize("head", [b"\x91", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01"])
+def test_the_shortest_payload_has_room_for_each_form_of_its_length(head: bytes) -> None:
+    check_batch(with_payload(head.ljust(6, b"\xc0"), 1))
+
+
 @pytest.mark.parametrize(
     "record",
     [
