@@ -5,7 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.broker.membership.failure_confirmer import FailureConfirmer
+from minibroker.broker.membership.failure_confirmer import (
+    CONNECT_AGAIN_TIMEOUT_MS,
+    CONNECT_TIMEOUT_MS,
+    FailureConfirmer,
+)
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.refusals import REMEMBERED_SECONDS, Refusals
 from minibroker.protocol.wire.messages import BrokerEndpoint, ConfirmFailureRequest, LiveBroker, UpdateMetadataRequest
@@ -109,6 +113,23 @@ def refused_before_it_was_gone(scene: Scene, broker_epoch: int) -> None:
 def test_a_recent_refusal_counts_if_the_address_is_gone() -> None:
     scene = Scene()
     assert scene.ask(listens=True, meanwhile=lambda: refused_before_it_was_gone(scene, SUSPECTED_EPOCH)) is True
+
+
+@pytest.mark.parametrize(
+    ("refused_epoch", "timeout_ms"), [(SUSPECTED_EPOCH, CONNECT_AGAIN_TIMEOUT_MS), (19, CONNECT_TIMEOUT_MS)]
+)
+def test_an_address_that_is_gone_is_waited_for_more_briefly_after_a_refusal(
+    refused_epoch: int, timeout_ms: int
+) -> None:
+    """Partitions are without a leader meanwhile."""
+    scene, began = Scene(), list[float]()
+
+    def vanish() -> None:
+        refused_before_it_was_gone(scene, refused_epoch)
+        began.append(scene.world.loop.time())
+
+    scene.ask(listens=True, meanwhile=vanish)
+    assert scene.world.loop.time() - began[0] == pytest.approx(timeout_ms / 1000)
 
 
 def test_an_accepted_connection_overrides_an_earlier_refusal() -> None:

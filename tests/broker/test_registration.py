@@ -13,7 +13,7 @@ from minibroker.broker.membership.registration import (
     ZooKeeperUnreachable,
     draw_id,
 )
-from minibroker.broker.membership.zookeeper_session import open_session
+from minibroker.broker.membership.zookeeper_session import PATIENCE_SECONDS, open_session
 from minibroker.protocol.events.broker_events import NodeUnreadable, RegistrationReplaced
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CLUSTER_ID, CONTROLLER, PERSISTENT_PATHS, BrokerRegistration, broker_path
@@ -463,6 +463,30 @@ def test_start_goes_on_when_zookeeper_appears(caplog: pytest.LogCaptureFixture) 
 
     run(story)
     assert [record.message for record in caplog.records] == ["waiting up to 30 s for ZooKeeper at zk:2181"]
+
+
+def test_a_broker_that_has_stopped_is_told_of_no_fence() -> None:
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        await asyncio.sleep(1)
+        assert broker.keeping is not None
+        broker.keeping.cancel()
+        world.zookeeper.cut("one")
+        await asyncio.sleep(3 * SESSION_MS / 1000)
+        assert broker.registration.is_fenced()
+        assert broker.events == ["registered"]
+
+    run(story)
+
+
+def test_a_start_that_got_its_session_does_not_say_later_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        process = world.process("one")
+        await world.inside(process, open_session(world.open_for(process), "zk:2181", SESSION_MS, 30_000))
+        await asyncio.sleep(2 * PATIENCE_SECONDS)
+
+    run(story)
+    assert caplog.messages == []
 
 
 def test_a_session_timeout_that_differs_from_the_requested_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -75,6 +75,7 @@ def play(sandbox: Sandbox, steps: list[tuple[str, int]]) -> None:
             start_near_the_end(sandbox)
         assert len(sandbox.queue.attempted) <= sandbox.accumulator.in_flight_max
         assert sandbox.queue.in_flight == sum(batch.in_flight for batch in sandbox.queue.attempted)
+        assert sandbox.accumulator.active_queues() == ([] if sandbox.queue.idle else [sandbox.queue])
 
 
 def start_near_the_end(sandbox: Sandbox) -> None:
@@ -248,6 +249,7 @@ def test_a_leader_that_is_known_again_is_no_new_one() -> None:
     for leader in (None, LEADER):
         sandbox.accumulator.set_leader(sandbox.queue, leader, 0)
         assert (sandbox.queue.leader, sandbox.queue.failures, sandbox.queue.retry_at_ms) == (leader, 1, 50)
+        assert sandbox.accumulator.leaders() == [leader]
     assert sandbox.send() is None
     sandbox.accumulator.set_leader(sandbox.queue, None, 0)
     sandbox.accumulator.set_leader(sandbox.queue, LEADER + 1, 0)

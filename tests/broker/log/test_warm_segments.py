@@ -15,6 +15,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.log.segments.segment_index import ENTRY_BYTES_IN_MEMORY
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.broker.log.segments.warm_segments import WarmSegments
@@ -84,6 +85,23 @@ def test_the_index_that_was_not_used_for_longest_is_released(machine: Machine) -
     read_all(logs[0])
     append(logs[2], 1)
     assert [log.segments[-1].index_bytes > 0 for log in logs[:2]] == [True, False]
+
+
+@pytest.mark.parametrize("load", [Segment._loaded_index, Segment.renew_index])
+def test_an_index_that_is_loaded_again_counts_towards_the_limit(
+    machine: Machine, load: Callable[[Segment], object]
+) -> None:
+    """Or a reader of old records, or the scrubber, would bring all indexes into memory for ever."""
+    segments = WarmSegments(index_bytes_max=3 * ENTRY_BYTES_IN_MEMORY)
+    _, logs = logs_with(machine, segments, 3)
+    for log in logs:
+        append(log, 60)
+        assert len(log.segments) > 1
+    every = [segment for log in logs for segment in log.segments]
+    for segment in [*every, *every]:
+        load(segment)
+        assert segment.index_bytes
+        assert sum(each.index_bytes for each in every if each is not segment) <= segments.index_bytes_max
 
 
 # -------------------------------------------------------------------------------------- what is gone holds nothing

@@ -1,0 +1,79 @@
+"""Which partition a consumer reads next, and when it fetches more."""
+
+from collections import deque
+from typing import Any, cast
+
+import pytest
+
+from minibroker.client.consumer.cursor import CHUNKS_MAX, Chunk, Cursor, OffsetReset
+from minibroker.client.consumer.fetcher import Fetcher
+from minibroker.protocol.ids import TopicPartition
+
+BATCH = cast(Any, (0, None))
+
+
+class Reading(Fetcher):
+    """A fetcher of partitions with so many chunks of one batch each."""
+
+    def __init__(self, **chunks: int) -> None:
+        self.cursors = {name: Cursor(TopicPartition(name, 0), OffsetReset.LATEST, 1_000) for name in chunks}
+        for name, count in chunks.items():
+            cursor = self.cursors[name]
+            cursor.learn_leader(1, 3)
+            cursor.seek(10)
+            cursor.chunks.extend(Chunk(memoryview(b""), deque([BATCH])) for _ in range(count))
+        self.ready = deque(each for each in self.cursors.values() if each.chunks)
+        self._asked: dict[int, Any] = {}
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def read(self) -> str:
+        """The partition of which a batch is read."""
+        cursor = self.ready[0]
+        self.has_read(cursor)
+        return cursor.topic_partition.topic
+
+
+def test_partitions_are_read_in_turn_and_leave_when_they_hold_nothing() -> None:
+    """One that stayed in front would keep the others from being read as long as it gets records."""
+    reading = Reading(a=2, b=1, c=2)
+    order = []
+    while reading.ready:
+        order.append(reading.read())
+        left = [each.topic_partition.topic for each in reading.ready]
+        assert len(set(left)) == len(left)
+        assert all(each.chunks for each in reading.ready)
+    assert order == ["a", "b", "c", "a", "c"]
+
+
+def test_a_chunk_is_read_to_its_end_before_the_next_partition() -> None:
+    reading = Reading(a=1, b=1)
+    reading.cursors["a"].chunks[0].unread.extend([BATCH, BATCH])
+    assert [reading.read() for _ in range(4)] == ["a", "a", "a", "b"]
+    assert reading.wakes == 2, "once for each chunk"
+
+
+@pytest.mark.parametrize(
+    ("others", "change", "is_asked"),
+    [
+        (0, {}, True),
+        (CHUNKS_MAX - 1, {}, True),
+        (CHUNKS_MAX, {}, False),
+        (CHUNKS_MAX, {"leader": 2}, True),
+        (CHUNKS_MAX, {"paused": True}, True),
+    ],
+)
+@pytest.mark.parametrize("is_fetching", [False, True])
+def test_a_leader_is_asked_for_more_once_all_its_partitions_have_room(
+    others: int, change: dict[str, Any], *, is_asked: bool, is_fetching: bool
+) -> None:
+    """A fetch names all its partitions, so a full one would get records for which there is no room."""
+    reading = Reading(read=CHUNKS_MAX, other=others)
+    for name, value in change.items():
+        setattr(reading.cursors["other"], name, value)
+    if is_fetching:
+        reading._asked[1] = None
+    assert reading.read() == "read"
+    assert reading.wakes == (is_asked and not is_fetching)
