@@ -50,6 +50,7 @@ from minibroker.client.metadata_cache import Address
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.public_client import PublicClient
 from minibroker.client.topics import with_similar_topic
+from minibroker.protocol.counted import some_of
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
 from minibroker.protocol.wire.messages import (
@@ -445,7 +446,7 @@ class AdminClient(PublicClient):
             if waiting and not await deadline.pause(self._settings.retry_backoff_ms / 2):
                 state = "know of" if present else "have forgotten"
                 raise CallTimedOut(
-                    f"it is done, but brokers {waiting} do not {state} {', '.join([*topics][:5])} after "
+                    f"it is done, but brokers {waiting} do not {state} {some_of([*topics])} after "
                     f"{round(deadline.timeout_ms)} ms"
                 )
 

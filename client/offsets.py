@@ -12,6 +12,7 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import LOG_WAIT_AFTER_MS, UNKNOWN_TOPIC_GRACE_MS, Deadline, check_partition
 from minibroker.client.topics import with_similar_topic
+from minibroker.protocol.counted import some_of
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.wire.messages import (
@@ -59,7 +60,7 @@ async def list_offsets(
             if not error.retriable or unknown:
                 raise await with_similar_topic(cluster, error)
         last = next(iter(errors.values()))
-        names = ", ".join(str(partition) for partition in sorted(errors)[:5])
+        names = some_of(sorted(errors))
         if quiet.passed and not is_logged:
             is_logged = True
             cluster.log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)

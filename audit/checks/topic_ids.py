@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from minibroker.audit.checks.expectation import ExpectedPartition
 from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts
+from minibroker.protocol.counted import some_of
 
 
 def of_one_topic(
@@ -68,9 +69,7 @@ def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, Expe
     found = []
     for topic, ids in sorted(by_topic.items()):
         if len(ids) > 1:
-            ids_text = "; ".join(
-                f"{topic_id} in {', '.join(sorted(set(ids[topic_id]))[:5])}" for topic_id in sorted(ids)
-            )
+            ids_text = "; ".join(f"{topic_id} in {some_of(sorted(set(ids[topic_id])))}" for topic_id in sorted(ids))
             message = (
                 f"the replicas of topic {topic} have {len(ids)} topic ids, no source shows which is right: {ids_text}"
             )

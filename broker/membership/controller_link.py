@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from minibroker.protocol.counted import some_of
 from minibroker.protocol.events.broker_events import HandoverUnfinished
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.wire.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
@@ -115,7 +116,7 @@ class ControllerLink:
             if not response.remaining_partitions:
                 return True
             remaining = [f"{t.topic_name}-{p}" for t in response.remaining_partitions for p in t.partitions]
-            reason = f"no other replica can lead {', '.join(remaining[:10])}"
+            reason = f"no other replica can lead {some_of(remaining)}"
             self._observer.notify(HandoverUnfinished(reason=reason))
             return False
         return False

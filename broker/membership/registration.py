@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import msgspec
 
+from minibroker.protocol.counted import some_of
 from minibroker.protocol.events.broker_events import (
     BrokerRegistered,
     NodeMissing,
@@ -264,7 +265,7 @@ class Registration:
         open_paths = await self._coordination.protect((*PERSISTENT_PATHS, CLUSTER_ID, CLUSTER_SECRET))
         if open_paths:
             raise ZooKeeperRefuses(
-                f"zookeeper.digest.credentials are set, but any client may change {', '.join(open_paths[:3])} in"
+                f"zookeeper.digest.credentials are set, but any client may change {some_of(open_paths)} in"
                 " ZooKeeper: this cluster was created without them. Leave them out, or start a new cluster with them"
             )
         cluster_id = await self._agree_on_cluster(self.identity.cluster_id)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from minibroker.client.errors import DeliveryAborted, MinibrokerError, UndeliveredRecords, records
 from minibroker.client.limits import CANCELLED_CLOSE_MS, FAILURES_REMEMBERED, Deadline
 from minibroker.client.producer.batches import Batch
-from minibroker.protocol.counted import counted
+from minibroker.protocol.counted import counted, some_of
 
 
 async def without_outcome(batches: Sequence[Batch], deadline: Deadline) -> list[Batch]:
@@ -37,7 +37,7 @@ def not_acknowledged(waiting: Sequence[Batch], deadline: Deadline) -> str:
     """The message about batches that still have no outcome."""
     partitions = sorted({str(batch.topic_partition) for batch in waiting})
     late = f"after {round(deadline.timeout_ms)} ms"
-    return f"{counted(len(waiting), 'batch')} for {', '.join(partitions[:5])} not acknowledged {late}"
+    return f"{counted(len(waiting), 'batch')} for {some_of(partitions)} not acknowledged {late}"
 
 
 def cancelled_close_ms(oldest: Batch | None, obstacle: Callable[[Batch], MinibrokerError | None]) -> float:

@@ -11,7 +11,7 @@ import msgspec
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
 from minibroker.observation.cures import ZOOKEEPER_CURE
-from minibroker.protocol.counted import counted
+from minibroker.protocol.counted import NAMES_SHOWN, counted, some_of
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribeClusterResponse,
@@ -21,9 +21,6 @@ from minibroker.protocol.wire.messages import (
     MetadataResponse,
     ReplicaStateDescription,
 )
-
-NAMES_SHOWN = 5
-"""Partitions named in one sentence."""
 
 IGNORED_NODE_CURE = (
     "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
@@ -215,7 +212,7 @@ def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:
     description = broker.description
     if description is None:
         silent = [str(name) for name, each in view.partitions.items() if broker.broker_id in each.replica_nodes]
-        which = f" (it has replicas of {_some(silent)})" if silent else ""
+        which = f" (it has replicas of {some_of(silent)})" if silent else ""
         return [f"broker {broker.broker_id} does not answer: {broker.problem}{which}"]
     reasons = []
     if description.fenced:
@@ -225,11 +222,6 @@ def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:
         what = f"log directory of broker {broker.broker_id} is {state}: {reason}"
         reasons.append(f"{what} ({cures.of_log_directory(state, reason)})")
     return reasons
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMES_SHOWN])
-    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
 
 
 def _replica_problems(view: ClusterView) -> list[HealthProblem]:

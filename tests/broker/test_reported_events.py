@@ -372,7 +372,7 @@ def test_only_another_secret_is_reported_and_ends_connections(known: bytes, key:
         ([None, []], 2, True, None),
         ([None, None, None, []], 3, False, None),
         ([None, [0, 12]], 2, False, "a-0, a-12"),
-        ([list(range(11))], 1, False, ", ".join(f"a-{number}" for number in range(10))),
+        ([list(range(11))], 1, False, "a-0, a-1, a-2, a-3, a-4 and 6 more"),
     ],
     ids=["at-once", "second-attempt", "no-answer", "some-stay", "many-stay"],
 )

@@ -160,7 +160,7 @@ async def test_the_wait_ends_with_the_last_outcome() -> None:
 
 async def test_the_message_about_late_batches_names_five_partitions() -> None:
     late = [batch_of(partition) for partition in (6, 5, 4, 3, 2, 1, 1)]
-    expected = "7 batches for t-1, t-2, t-3, t-4, t-5 not acknowledged after 1500 ms"
+    expected = "7 batches for t-1, t-2, t-3, t-4, t-5 and 1 more not acknowledged after 1500 ms"
     assert not_acknowledged(late, Deadline(1_500)) == expected
     assert not_acknowledged(late[:1], Deadline(20)) == "1 batch for t-6 not acknowledged after 20 ms"
 

@@ -5,7 +5,6 @@ import pytest
 
 from minibroker.observation import cures
 from minibroker.observation.cluster_view import (
-    NAMES_SHOWN,
     BrokerView,
     ClusterView,
     health_problems,
@@ -13,6 +12,7 @@ from minibroker.observation.cluster_view import (
     with_present_leaders,
 )
 from minibroker.observation.replica_table import replica_rows
+from minibroker.protocol.counted import NAMES_SHOWN
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribedEpoch,

@@ -1,8 +1,8 @@
-"""Numbers with their nouns."""
+"""Numbers with their nouns, and lists of names."""
 
 import pytest
 
-from minibroker.protocol.counted import counted
+from minibroker.protocol.counted import NAMES_SHOWN, counted, some_of
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,13 @@ from minibroker.protocol.counted import counted
 )
 def test_a_number_decides_between_singular_and_plural(number: int, noun: str, text: str) -> None:
     assert counted(number, noun) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, ""), (1, "0"), (5, "0, 1, 2, 3, 4"), (6, "0, 1, 2, 3, 4 and 1 more"), (8, "0, 1, 2, 3, 4 and 3 more")],
+)
+def test_a_list_of_names_says_what_it_leaves_out(count: int, text: str) -> None:
+    """Once partitions beyond the fifth were not mentioned at all."""
+    assert NAMES_SHOWN == 5
+    assert some_of(range(count)) == text
