@@ -51,6 +51,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """What a statement that runs at import defines: code that uses a name may notice its change."""
     in_handler: bool = False
     """In the body of an `except` or a `finally`."""
+    owner: str = ""
+    """The class whose body such a statement is in: code may loop over what the class holds, and use no name of it."""
     mutations: tuple[tuple[str, int], ...] = ()
     """(operator, occurrence of the operator in the module)"""
 
@@ -167,6 +169,7 @@ def _site(module: str, node: Any, position: Position, mutations: tuple[tuple[str
         start=position[0],
         names=() if function is not None else _defined(statement),
         in_handler=_is_in_handler(node),
+        owner="" if function is not None else _owner(statement),
         mutations=mutations,
     )
 
@@ -199,6 +202,13 @@ def _defined(statement: Any) -> tuple[str, ...]:
     if statement.type == "simple_stmt" and statement.children[0].type == "expr_stmt":
         return tuple(name.value for name in statement.children[0].get_defined_names())
     return ()
+
+
+def _owner(statement: Any) -> str:
+    place = statement.parent
+    while place is not None and place.type != "classdef":
+        place = place.parent
+    return "" if place is None else str(place.name.value)
 
 
 def _qualified(function: Any) -> str:

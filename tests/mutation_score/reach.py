@@ -33,6 +33,8 @@ FILES_PER_CHILD = 3
 SECONDS_PER_CHILD_MAX = 1_800.0
 TESTS_CPU_SECONDS_MAX = 30.0
 """Of the tests that are tried on a mutant, as measured with the line trace; the slowest are left out beyond it."""
+NAMING_CPU_SECONDS_MAX = 10.0
+"""Of those among them that are tried because their file names what the mutant is in."""
 
 
 class KeptReach(msgspec.Struct, frozen=True):
@@ -134,13 +136,12 @@ class Reach:
 
     def tests(self, mutant: DrawnMutant) -> list[KillerReach]:
         """Those of the module's own folder first, and the fastest first of each, within TESTS_CPU_SECONDS_MAX."""
-        chosen, cpu_seconds = [], 0.0
         folder = f"tests/{stratum(mutant.module).replace('.', '/')}/"
-        for each in sorted(self._reaching(self._tests, mutant), key=lambda each: not each.file.startswith(folder)):
-            cpu_seconds += each.cpu_seconds
-            if cpu_seconds > TESTS_CPU_SECONDS_MAX:
-                break
-            chosen.append(each)
+        naming = _within(NAMING_CPU_SECONDS_MAX, self._naming(mutant.site, folder))
+        tried_first = {each.killer for each in naming}
+        others = [each for each in self._reaching(self._tests, mutant) if each.killer not in tried_first]
+        others.sort(key=lambda each: not each.file.startswith(folder))
+        chosen = _within(TESTS_CPU_SECONDS_MAX, [*naming, *others])
         if mutant.module.startswith("protocol."):
             chosen += [each for each in self._tests if each.file in OTHER_KILLERS and each not in chosen]
         return chosen
@@ -148,6 +149,17 @@ class Reach:
     def seeds(self, mutant: DrawnMutant) -> list[KillerReach]:
         """Fastest first."""
         return self._reaching(self._seeds, mutant)
+
+    def _naming(self, site: Site, folder: str) -> list[KillerReach]:
+        """The tests of files that name the class or the constant that is made at import. They may read its values and
+        run no line that does: all defaults of a call, all fields of a table."""
+        names = [site.owner] if site.owner else [name for name in site.names if name[:1].isupper()]
+        if not names:
+            return []
+        named = re.compile(rf"\b(?:{'|'.join(names)})\b")
+        files = {each.file for each in self._tests if each.file.startswith(folder)}
+        naming = {name for name in files if named.search((ROOT / name).read_text("utf-8"))}
+        return [each for each in self._tests if each.file in naming]
 
     def _reaching(self, killers: Sequence[KillerReach], mutant: DrawnMutant) -> list[KillerReach]:
         """If none executes the line: those that enter its function. On Python 3.11 the line trace misses what a
@@ -188,6 +200,17 @@ class Reach:
             new = defined - found
             found |= new
         return found
+
+
+def _within(cpu_seconds_max: float, killers: Iterable[KillerReach]) -> list[KillerReach]:
+    """The first ones that take no longer together."""
+    chosen, cpu_seconds = list[KillerReach](), 0.0
+    for each in killers:
+        cpu_seconds += each.cpu_seconds
+        if cpu_seconds > cpu_seconds_max:
+            break
+        chosen.append(each)
+    return chosen
 
 
 def _of_lines(killers: Sequence[KillerReach], masks: dict[str, int]) -> list[KillerReach]:

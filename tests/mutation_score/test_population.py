@@ -85,6 +85,17 @@ def test_what_runs_at_import_names_what_it_defines() -> None:
     assert found[6] == ((), 6, 6)
 
 
+def test_what_runs_at_import_in_a_class_names_the_class() -> None:
+    source = "class A:\n    x: int = 1\n    def f(self, y=2):\n        return y + 3\nZ = 4\n"
+    assert [(site.start[0], site.owner) for site in sites("tiny", source)] == [
+        (2, "A"),
+        (3, "A"),
+        (4, ""),
+        (4, ""),
+        (5, ""),
+    ]
+
+
 def test_a_statement_of_several_lines_is_one_site_of_all_its_lines() -> None:
     [site] = sites("tiny", "def f(x):\n    return (\n        x\n        + x\n    )\n")
     assert (site.first_line, site.last_line, site.start[0]) == (2, 5, 4)

@@ -124,5 +124,33 @@ def test_a_mutant_of_a_definition_is_noticed_by_its_users(mutated: str, name: st
     assert [each.killer for each in Reach([user, other]).tests(mutant)] == ["user"]
 
 
+@pytest.mark.parametrize(
+    ("owner", "names"), [("BrokerCounters", ("bytes_in",)), ("", ("TITLE_OF_NOTHING", "BrokerCounters"))]
+)
+def test_a_mutant_in_a_class_is_tried_on_tests_that_name_the_class(owner: str, names: tuple[str, ...]) -> None:
+    """One of a default survived, because its test reads all fields of the class at once."""
+
+    def killer(name: str, file: str, cpu_seconds: float = 0.1) -> KillerReach:
+        return KillerReach(killer=name, file=file, cpu_seconds=cpu_seconds)
+
+    naming, silent, elsewhere = (
+        "tests/broker/test_gauges.py",
+        "tests/broker/test_alarms.py",
+        "tests/client/test_admin.py",
+    )
+    killers = [killer("all", naming), killer("slow", naming, 60.0), killer("other", silent), killer("far", elsewhere)]
+    site = Site(
+        module="broker.monitoring.metrics",
+        function="",
+        first_line=1,
+        last_line=1,
+        start=(1, 0),
+        names=names,
+        owner=owner,
+    )
+    mutant = DrawnMutant(name="a", site=site, operator="NumberReplacer", occurrence=0, before="", after="")
+    assert [each.killer for each in Reach(killers).tests(mutant)] == ["all"]
+
+
 def test_every_sorted_survivor_has_a_reason() -> None:
     assert all(each.reason and each.where and each.change for each in load_survivors().values())
