@@ -1,0 +1,117 @@
+"""A consumer's state names what keeps records from coming, and nothing that is over."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest, fill
+
+T1 = TopicPartition("t", 1)
+Fault = Callable[[FakeCluster], None]
+
+
+def all_brokers_are_gone(cluster: FakeCluster) -> None:
+    for broker in cluster.brokers:
+        cluster.kill(broker)
+
+
+def no_fetch_is_answered(cluster: FakeCluster) -> None:
+    cluster.intercept = lambda broker, request: isinstance(request.body, FetchRequest) or None
+
+
+def answered(cluster: FakeCluster, answer: Response) -> None:
+    cluster.intercept = lambda broker, request: answer if isinstance(request.body, FetchRequest) else None
+
+
+def of_partition(**answer: Any) -> FetchResponse:
+    partition = FetchPartitionResponse(partition_index=T0.partition, **answer)
+    return FetchResponse(responses=[FetchTopicResponse(topic=T0.topic, partitions=[partition])])
+
+
+def fetches_are_refused_as_a_whole(cluster: FakeCluster) -> None:
+    answered(cluster, Response(error_code=ErrorCode.REQUEST_TIMED_OUT))
+
+
+def the_partition_is_left_out(cluster: FakeCluster) -> None:
+    answered(cluster, FetchResponse())
+
+
+def the_partition_is_refused(cluster: FakeCluster) -> None:
+    answered(cluster, of_partition(error_code=ErrorCode.KAFKA_STORAGE_ERROR))
+
+
+def its_records_are_damaged(cluster: FakeCluster) -> None:
+    answered(cluster, of_partition(records=bytes(100)))
+
+
+FAULTS = (
+    all_brokers_are_gone,
+    no_fetch_is_answered,
+    fetches_are_refused_as_a_whole,
+    the_partition_is_left_out,
+    the_partition_is_refused,
+    its_records_are_damaged,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_state_tells_an_error_as_long_as_it_lasts(cluster: FakeCluster, fault: Fault) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, request_timeout_ms=2_000) as consumer:
+            await works(cluster, consumer)
+            fault(cluster)
+            for _ in range(200):
+                await asyncio.sleep(0.05)
+                if consumer.connection_state(T0).error is not None:
+                    break
+            else:
+                pytest.fail("its state told nothing of it")
+            cluster.intercept = lambda broker, request: None
+            if fault is all_brokers_are_gone:
+                for broker in cluster.brokers:
+                    cluster.start_broker(broker)
+            await works(cluster, consumer)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("fault", [all_brokers_are_gone, no_fetch_is_answered, fetches_are_refused_as_a_whole])
+def test_an_error_of_a_leader_is_told_of_a_partition_that_is_not_fetched(cluster: FakeCluster, fault: Fault) -> None:
+    """Its user would resume it, and wait."""
+    cluster.add_topic("t", 2)
+    for partition in (T0, T1):
+        cluster.partition(*partition).elect(1)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, request_timeout_ms=2_000) as consumer:
+            await works(cluster, consumer)
+            consumer.pause(T1)
+            await asyncio.sleep(1)
+            assert consumer.connection_state(T1).error is None
+            fault(cluster)
+            await asyncio.sleep(5)
+            state = consumer.connection_state(T1)
+            assert (state.state, state.error is None) == ("paused", False)
+
+    cluster.run(main)
+
+
+async def works(cluster: FakeCluster, consumer: Consumer) -> None:
+    fill(cluster, 1)
+    await consumer.getone(timeout_ms=20_000)
+    state = consumer.connection_state(T0)
+    assert (state.state, state.error, state.refused_for_ms) == ("fetching", None, None)
