@@ -86,7 +86,6 @@ class Cursor:
         "known_leader",
         "leader",
         "leader_epoch",
-        "log_start_offset",
         "max_bytes",
         "outrun_at",
         "paused",
@@ -145,7 +144,6 @@ class Cursor:
         """Errors and unusable answers since the last valid one, of this leader in this epoch."""
         self.paused = False
         self.high_watermark: Offset | None = None
-        self.log_start_offset: Offset | None = None
         self.max_bytes = max_bytes
         self.retry_at_ms = 0.0
         if reset is OffsetReset.NONE:
@@ -236,7 +234,7 @@ class Cursor:
         self.chunks.clear()
         self.fetch_epoch = self.record_epoch = self.position_epoch = None
         self.validated_epoch = self.leader_epoch = None
-        self.high_watermark = self.log_start_offset = None
+        self.high_watermark = None
         if self.reset_timestamp is not None:
             return True  # the position is being requested, and will be requested again
         if not self.read_since_move and self.reset_from is not None:

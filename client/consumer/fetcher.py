@@ -342,8 +342,6 @@ class Fetcher:
             cursor.answered()
         if answer.high_watermark >= 0:
             cursor.high_watermark = answer.high_watermark
-        if answer.log_start_offset >= 0:
-            cursor.log_start_offset = answer.log_start_offset
         if answer.records:
             self._on_records(leader, cursor, answer.records)
         if self.answer_callbacks and answer.high_watermark >= 0:

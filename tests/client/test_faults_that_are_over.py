@@ -14,6 +14,7 @@ from minibroker.protocol.wire.messages import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
+    MetadataRequest,
     Response,
 )
 from minibroker.runtime.ports import Runtime
@@ -85,6 +86,44 @@ def test_a_state_tells_an_error_as_long_as_it_lasts(cluster: FakeCluster, fault:
                 for broker in cluster.brokers:
                     cluster.start_broker(broker)
             await works(cluster, consumer)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("fault", [the_partition_is_left_out, the_partition_is_refused, its_records_are_damaged])
+def test_a_partition_without_a_good_answer_is_asked_for_again_with_longer_and_longer_pauses(
+    cluster: FakeCluster, fault: Fault
+) -> None:
+    """Its state tells for how long it has lasted."""
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, fetch_max_wait_ms=50) as consumer:
+            await works(cluster, consumer)
+            fault(cluster)
+            await asyncio.sleep(10)
+            state = consumer.connection_state(T0)
+            assert state.state == "refused"
+            assert state.refused_for_ms == pytest.approx(10_000, abs=200)
+            assert cluster.asked(FetchRequest) < 25, "with pauses of up to a second"
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_another_broker_is_asked_who_leads_during_each_fault(cluster: FakeCluster, fault: Fault) -> None:
+    """The partition may have a leader by now that works."""
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, request_timeout_ms=2_000) as consumer:
+            await works(cluster, consumer)
+            asked = cluster.asked(MetadataRequest)
+            fault(cluster)
+            await asyncio.sleep(5)
+            if fault is all_brokers_are_gone:
+                for broker in cluster.brokers:
+                    cluster.start_broker(broker)
+                await asyncio.sleep(2)
+            assert cluster.asked(MetadataRequest) > asked
 
     cluster.run(main)
 
