@@ -121,6 +121,10 @@ class FakePartition:
         if leader is not None and leader not in self.isr:
             self.isr = [leader]
 
+    def as_hint(self) -> CurrentLeader:
+        """What another broker tells of its leader."""
+        return CurrentLeader(leader_id=-1 if self.leader is None else self.leader, leader_epoch=self.leader_epoch)
+
     def truncate_to(self, end: int) -> None:
         """Lose the tail (an unclean election)."""
         self.batches = [batch for batch in self.batches if read_header(batch).end_offset <= end]
@@ -323,16 +327,18 @@ class FakeBroker:
         return ProduceResponse(responses=topics)
 
     def _not_leader(self, index: int, partition: FakePartition) -> ProducePartitionResponse:
-        leader = CurrentLeader(
-            leader_id=-1 if partition.leader is None else partition.leader, leader_epoch=partition.leader_epoch
-        )
+        leader = partition.as_hint()
         return ProducePartitionResponse(index=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
 
     def wake_fetches(self) -> None:
         for broker in self.cluster.brokers.values():
-            waiting, broker._waiting = broker._waiting, []
-            for wake in waiting:
-                wake()
+            broker.answer_waiting()
+
+    def answer_waiting(self) -> None:
+        """Those that wait here."""
+        waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
 
     def _fetch_or_wait(self, request: IncomingRequest, body: FetchRequest) -> None:
         answer = self.fetch(body)
@@ -376,7 +382,8 @@ class FakeBroker:
         elif not partition.start_offset <= asked.fetch_offset <= partition.end_offset:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
         if partition is None or code is not ErrorCode.NONE:
-            return FetchPartitionResponse(partition_index=asked.partition, error_code=code)
+            hint = partition.as_hint() if partition is not None and code is ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+            return FetchPartitionResponse(partition_index=asked.partition, error_code=code, current_leader=hint)
         chosen: list[bytes] = []
         for batch in partition.batches:
             if read_header(batch).end_offset > asked.fetch_offset:

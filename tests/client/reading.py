@@ -11,14 +11,17 @@ from tests.client.fake_cluster import FakeCluster
 T0 = TopicPartition("t", 0)
 
 
-def fill(cluster: FakeCluster, count: int, *, topic: str = "t", index: int = 0, batch: int = 10) -> None:
-    """Records 000000, 000001, .. in batches; timestamps in seconds."""
+def fill(
+    cluster: FakeCluster, count: int, *, topic: str = "t", index: int = 0, batch: int = 10, wakes: bool = True
+) -> None:
+    """Records 000000, 000001, .. in batches; timestamps in seconds. `wakes`: all fetches that wait are answered."""
     partition = cluster.partition(topic, index)
     start = partition.end_offset
     for first in range(start, start + count, batch):
         numbers = range(first, min(first + batch, start + count))
         partition.append(bytes(build_batch([(b"k", b"%06d" % n, n * 1_000, (("h", b"1"),)) for n in numbers])))
-    cluster.brokers[1].wake_fetches()
+    if wakes:
+        cluster.brokers[1].wake_fetches()
 
 
 def numbered(start: int, end: int) -> list[bytes]:

@@ -149,6 +149,27 @@ def test_an_error_of_a_leader_is_told_of_a_partition_that_is_not_fetched(cluster
     cluster.run(main)
 
 
+@pytest.mark.parametrize("seeks", [False, True])
+def test_metadata_is_asked_for_until_a_partition_has_a_leader_again(cluster: FakeCluster, seeks: bool) -> None:
+    """Also of a position that no leader is asked about, because its epoch is not known."""
+
+    async def main(runtime: Runtime) -> float:
+        async with earliest(cluster, runtime) as consumer:
+            await works(cluster, consumer)
+            if seeks:
+                consumer.seek(T0, 1)
+            cluster.partition("t").elect(None)
+            cluster.brokers[1].wake_fetches()
+            await asyncio.sleep(20)
+            assert consumer.connection_state(T0).state == "no-leader"
+            cluster.partition("t").elect(2)
+            began = asyncio.get_running_loop().time()
+            await works(cluster, consumer)
+            return asyncio.get_running_loop().time() - began
+
+    assert cluster.run(main) < 2
+
+
 async def works(cluster: FakeCluster, consumer: Consumer) -> None:
     fill(cluster, 1)
     await consumer.getone(timeout_ms=20_000)

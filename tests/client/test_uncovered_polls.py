@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import MetadataRequest
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import fill
@@ -47,11 +48,29 @@ async def _assign_anew(cluster: FakeCluster, consumer: Consumer) -> None:
     consumer.assign([QUIET])
 
 
+def _elect_the_leader_of_quiet(cluster: FakeCluster) -> int:
+    """It holds the consumer's poll for another partition. Returns the former leader."""
+    moved = cluster.partitions[OF_ANOTHER_LEADER]
+    former = moved.leader
+    assert former is not None
+    moved.elect(cluster.partitions[QUIET].leader)
+    fill(cluster, RECORDS, topic="six", index=OF_ANOTHER_LEADER.partition, wakes=False)
+    return former
+
+
 async def _elect(cluster: FakeCluster, consumer: Consumer) -> None:
-    """The new leader holds the consumer's poll for another partition."""
-    cluster.partitions[OF_ANOTHER_LEADER].elect(cluster.partitions[QUIET].leader)
-    fill(cluster, RECORDS, topic="six", index=OF_ANOTHER_LEADER.partition)
-    cluster.brokers[1].wake_fetches()
+    cluster.brokers[_elect_the_leader_of_quiet(cluster)].answer_waiting()
+
+
+async def _fail(cluster: FakeCluster, consumer: Consumer) -> None:
+    """Only metadata names the new leader."""
+    cluster.kill(_elect_the_leader_of_quiet(cluster))
+
+
+async def _elect_without_metadata(cluster: FakeCluster, consumer: Consumer) -> None:
+    """The refusal of the former leader names the new one."""
+    cluster.intercept = lambda broker, request: isinstance(request.body, MetadataRequest) or None
+    await _elect(cluster, consumer)
 
 
 async def _make_again(cluster: FakeCluster, consumer: Consumer) -> None:
@@ -68,6 +87,11 @@ STEPS: dict[str, tuple[list[TopicPartition], Step]] = {
     "one partition more, at an offset": ([QUIET], _assign_another_at_an_offset),
     "the same partition again": ([QUIET], _assign_anew),
     "a new leader": ([QUIET, OF_ANOTHER_LEADER], _elect),
+    "a new leader, at an offset": ([QUIET, OF_ANOTHER_LEADER], _elect),
+    "a new leader instead of one that failed": ([QUIET, OF_ANOTHER_LEADER], _fail),
+    "a new leader instead of one that failed, at an offset": ([QUIET, OF_ANOTHER_LEADER], _fail),
+    "a new leader that only a refusal names": ([QUIET, OF_ANOTHER_LEADER], _elect_without_metadata),
+    "a new leader that only a refusal names, at an offset": ([QUIET, OF_ANOTHER_LEADER], _elect_without_metadata),
     "another topic of the same name": ([QUIET, OTHER], _make_again),
 }
 
@@ -95,6 +119,8 @@ def test_records_that_may_be_read_now_wait_for_no_poll_from_before(cluster: Fake
             consumer.assign(assigned)
             if OTHER in assigned and name == "the end of a pause":
                 consumer.pause(OTHER)
+            if OF_ANOTHER_LEADER in assigned and "at an offset" in name:
+                consumer.seek(OF_ANOTHER_LEADER, 0)  # whose epoch is not known, so no new leader is asked about it
             while await consumer.getmany(timeout_ms=1_000):
                 pass
             began = asyncio.get_running_loop().time()

@@ -1,0 +1,77 @@
+"""A connection that closes just before a request is written to it: nothing of the request is under way."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minibroker.client.consumer.cursor import Cursor, OffsetReset
+from minibroker.client.consumer.fetcher import Fetcher
+from minibroker.client.errors import BrokerUnreachable
+from minibroker.client.producer.sender import Sender
+from minibroker.runtime.rpc import ConnectionClosed
+from tests.client.sandbox import LEADER, PARTITION, Sandbox
+
+
+class Scene:
+    """What a client did, whose connection closes when it sends."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.connection: Any = SimpleNamespace(send=self._send, send_without_reply=self._send)
+        self.cluster = SimpleNamespace(
+            metadata=SimpleNamespace(topic_id=lambda name: "id"),
+            request_refresh=lambda: self.done.append("asks who leads"),
+            open_connection=lambda leader: self.connection,
+        )
+
+    def _send(self, *_: object) -> int:
+        raise ConnectionClosed("closed")
+
+    def wake(self) -> None:
+        self.done.append("tries again")
+
+
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+def test_batches_that_were_not_sent_wait_to_be_sent_again(acks: int) -> None:
+    """They are not in doubt, and hold no place of a request in flight."""
+    scene, sandbox = Scene(), Sandbox(idempotent=acks == -1, acks=acks)
+    batch = sandbox.fill()
+    batches = sandbox.accumulator.drain(LEADER, 0.0, 10_000)
+    assert batches == [batch]
+    channel: Any = SimpleNamespace(broker_id=LEADER, in_flight={})
+    sender = SimpleNamespace(
+        _on_packed=lambda _: None,
+        _on_reply=lambda *_: None,
+        _arm=lambda _: None,
+        _settings=SimpleNamespace(acks_number=acks),
+        _broker_timeout_ms=1_000,
+        _cluster=scene.cluster,
+        _accumulator=sandbox.accumulator,
+        _sent_count=6,
+        now_ms=lambda: 5.0,
+        wake=scene.wake,
+    )
+    assert Sender._send(cast(Any, sender), channel, scene.connection, batches) is False
+    assert channel.in_flight == {}
+    assert (batch.in_flight, batch.maybe_written, sandbox.queue.in_flight) == (False, False, 0)
+    assert isinstance(batch.last_error, BrokerUnreachable)
+    assert scene.done == ["asks who leads", "tries again"]
+    assert sandbox.accumulator.drain(LEADER, 0.0, 10_000) == [batch]
+
+
+def test_a_fetch_that_was_not_sent_is_not_waited_for() -> None:
+    scene, cursor = Scene(), Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.seek(5)
+    settings: Any = SimpleNamespace(max_wait_ms=1, min_bytes=1, max_bytes=1, isolation_level=0)
+    fetcher = SimpleNamespace(
+        _cluster=scene.cluster,
+        _settings=settings,
+        _rotation=0,
+        _asked={},
+        _on_reply=lambda *_: None,
+        now_ms=lambda: 5.0,
+        wake=scene.wake,
+    )
+    Fetcher._ask(cast(Any, fetcher), LEADER, [cursor])
+    assert (fetcher._asked, scene.done) == ({}, ["tries again"])
