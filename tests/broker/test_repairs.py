@@ -12,6 +12,7 @@ from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
 
 HOUR_MS = 3_600_000
 
@@ -44,7 +45,15 @@ class RepairedBroker:
         self.info: object = None
         """What the controller says of every partition."""
         self.present_topic_id: str | None = "id"
-        directory = SimpleNamespace(may_set_aside=True, set_log_aside=self.set_aside.append, full=False, offline=False)
+        self.error: DiskError | None = None
+        """Raised instead of setting a log aside."""
+        self.told: list[object] = []
+        directory = SimpleNamespace(may_set_aside=True, set_log_aside=self.set_log_aside, full=False, offline=False)
+        disk = SimpleNamespace(
+            on_changed=lambda: None,
+            failed=self.told.append,
+            wait_for_descriptor=lambda *waiting: self.told.append(waiting),
+        )
         self.repairs = Repairs(
             broker_id=1,
             log_directory=cast(Any, directory),
@@ -52,11 +61,16 @@ class RepairedBroker:
             opened=cast(Any, self.opened),
             topic_config=lambda _: self.topic_config,
             partition_changed=lambda _: None,
-            disk=cast(Any, SimpleNamespace(on_changed=lambda: None)),
+            disk=cast(Any, disk),
             image=cast(Any, self),
             now_ms=lambda: self.now_ms,
             counters=self.counters,
         )
+
+    def set_log_aside(self, topic_partition: TopicPartition) -> None:
+        if self.error is not None:
+            raise self.error
+        self.set_aside.append(topic_partition)
 
     def partition(self, _: TopicPartition) -> object:
         return self.info
@@ -122,3 +136,18 @@ def test_a_replica_that_was_offline_when_it_got_the_order_to_begin_its_repair_be
     broker.present_topic_id = topic_id
     broker.repairs.go_on()
     assert broker.set_aside == ([partition] if begins else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"), [(DiskError("broken"), False), (DiskFull("no room"), True), (OutOfDescriptors("none"), False)]
+)
+def test_a_repair_that_cannot_begin_is_told_and_begins_when_there_is_room(error: DiskError, goes_on: bool) -> None:
+    """Without a descriptor the broker waits for one, and then orders the repair again."""
+    broker, partition = RepairedBroker(), TopicPartition("a", 0)
+    broker.error = error
+    assert broker.damage_at(0) == []
+    assert broker.told == [(partition, None) if isinstance(error, OutOfDescriptors) else error]
+    broker.error = None
+    broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
+    broker.repairs.go_on()
+    assert broker.set_aside == ([partition] if goes_on else [])

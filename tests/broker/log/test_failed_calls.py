@@ -18,6 +18,7 @@ import pytest
 from minibroker.broker.disk_faults.scrubber import begin_scrub
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.log_digests import complete_one
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.files.checkpoints import (
@@ -26,6 +27,7 @@ from minibroker.protocol.files.checkpoints import (
     SMALL_FILE_BYTES_MAX,
     parse_offset_checkpoint,
 )
+from minibroker.protocol.files.segment_digests import DIGESTS
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors, SyncFailed
 from minibroker.simulation.world.disk import SimulatedDisk, SimulatedFile
@@ -55,12 +57,11 @@ CALLS: dict[Kind, frozenset[str]] = {
 }
 """What may fail in each way."""
 
-DIGESTS = "write_digests"
 UNKNOWN: dict[Kind, dict[str, str]] = {
     "io": {},
-    "full": {DIGESTS: "they only spare the next start some work: a line of the log tells it"},
+    "full": {"write_digests": "they only spare the next start some work: a line of the log tells it"},
     "descriptor": {
-        DIGESTS: "likewise",
+        "write_digests": "likewise",
         "_open": "another file is closed, and the call repeated",
         "_write_epoch_file": "the file is due, and written with the next flush or maintenance",
         "sync_names": "it is due, and repeated by the maintenance",
@@ -70,6 +71,7 @@ UNKNOWN: dict[Kind, dict[str, str]] = {
 LEFT_TO_CALLERS = {
     "read_piece": "the scrubber tells the directory",
     "set_log_aside": "the repairs tell the directory",
+    "_read_piece": "a read that serves the batches, or the scrubber, meets it, too",
     "read_set_aside": "that copy is damaged: what cannot be read of it is not used",
 }
 """Functions whose IO errors the log itself does not meet."""
@@ -115,6 +117,7 @@ class Story:
         raise (DiskFull if self._kind == "full" else DiskError)(f"cannot {call} {path}")
 
     def tell(self) -> None:
+        """In its second life the broker must compute the digests."""
         for steps in (FIRST_LIFE, SECOND_LIFE):
             try:
                 directory = self.machine.open(SMALL)
@@ -129,6 +132,8 @@ class Story:
                 self.problems.append(f"still open after the failed {self.failed} in {self.callers[:4]}: {left}")
             self.machine.kill()
             self._opened.clear()
+            if self.machine.disk().exists(f"{PATH}/{PARTITION}"):
+                self.machine.storage.find_directory(f"{PATH}/{PARTITION}").entries.pop(DIGESTS, None)
 
     def _take(self, step: Callable[[LogDirectory], object], directory: LogDirectory) -> None:
         had_failed, is_raised = self.failed is not None, False
@@ -209,6 +214,11 @@ def cut(directory: LogDirectory) -> None:
     append(log, 10, epoch=4)
 
 
+def compute_digests(directory: LogDirectory) -> None:
+    while drive(complete_one(_log(directory))):
+        pass
+
+
 def expire(directory: LogDirectory) -> None:
     log = _log(directory)
     retain(log, log.log_end_offset, 1 << 40)
@@ -235,7 +245,7 @@ def close(directory: LogDirectory) -> None:
 
 
 FIRST_LIFE = (create, write, store, cool, scrub, cut, expire, set_aside, close)
-SECOND_LIFE = (write, cool, store, delete, close)
+SECOND_LIFE = (compute_digests, write, cool, store, delete, close)
 
 
 def told(kind: Kind, failing: int) -> Story:
@@ -256,6 +266,29 @@ def test_a_directory_knows_of_each_failed_call_and_keeps_no_file(kind: Kind) -> 
         story = told(kind, failing)
         assert story.failed is not None, place
         assert story.problems == []
+
+
+def test_a_full_disk_that_breaks_goes_offline(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    machine.storage.fail("append", times=1, is_full=True)
+    with pytest.raises(DiskFull):
+        append(log, 1)
+    machine.storage.fail("read", PATH)
+    assert not directory.try_heal()
+    assert directory.offline
+
+
+def test_an_index_that_a_start_could_not_save_whole_is_not_believed(machine: Machine) -> None:
+    """The older file of the two would be of batches that a cut has replaced since."""
+    _, log = machine.open_log()
+    append(log, 9)
+    path = log.segments[0].path
+    machine.kill()
+    machine.storage.fail("replace_file", f"{path}.timeindex", is_full=True)
+    machine.open()
+    machine.storage.heal()
+    names = machine.file_names()
+    assert not [name for name in names if name.startswith(path.rpartition("/")[2]) and name.endswith("index")]
 
 
 @pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT])

@@ -46,6 +46,7 @@ def test_a_start_reports_each_file_of_a_log_that_it_does_not_use(machine: Machin
     machine.edit(name, b"garbage")
     found = [each for each in start(machine) if isinstance(each, FileNotUsed)]
     assert [(each.path, each.consequence) for each in found] == [(f"{LOG}/{name}", consequence)]
+    assert "missing" not in found[0].reason, "it is there"
 
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "digests", "newest.snapshot"])
