@@ -1,4 +1,4 @@
-"""Whichever call of the disk fails: its directory knows it, and no file stays open.
+"""Whichever call of the disk fails: its directory knows it, no file stays open, and no log is damaged.
 
 One story uses all that a log directory does. It is told once for each place that calls the disk, and that call fails.
 What a handler forgets shows here: an error that nothing learns of, so that the broker goes on writing to a broken disk
@@ -38,8 +38,10 @@ from tests.broker.log.machine import (
     TOPIC_ID,
     Machine,
     append,
+    check_log,
     drive,
     read_all,
+    reset,
     retain,
     truncate,
 )
@@ -80,7 +82,7 @@ LEFT_TO_CALLERS = {
 class Story:
     """What a log directory does, with one failing call."""
 
-    def __init__(self, kind: Kind, failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, kind: Kind, failing: int, loses_power: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = Machine()
         self.failed: str | None = None
         """The call that failed."""
@@ -90,6 +92,7 @@ class Story:
         self.places: dict[tuple[str, ...], int] = {}
         """What calls the disk, and its first call, counted from 1."""
         self._kind, self._failing, self._calls = kind, failing, 0
+        self._loses_power, self._is_checked, self._life = loses_power, False, 0
         self._opened: list[SimulatedFile] = []
         self._told: list[object] = []
         monkeypatch.setattr(self.machine.storage, "check_fault", self._check)
@@ -102,7 +105,7 @@ class Story:
         monkeypatch.setattr(SimulatedDisk, "open", noted)
 
     def _check(self, call: str, path: str) -> None:
-        if call not in CALLS[self._kind]:
+        if self._is_checked or call not in CALLS[self._kind]:
             return
         self._calls += 1
         if not self._failing:
@@ -118,22 +121,41 @@ class Story:
 
     def tell(self) -> None:
         """In its second life the broker must compute the digests."""
-        for steps in (FIRST_LIFE, SECOND_LIFE):
+        for steps in (FIRST_LIFE, SECOND_LIFE, (close,)):
             try:
                 directory = self.machine.open(SMALL)
             except DiskError:
                 return  # the broker's start ends
             directory.health.on_no_descriptor = self._told.append
             directory.health.on_full = self._told.append
+            self._life += 1
+            self._check_sound(directory)
             for step in steps:
                 self._take(step, directory)
             left = [file._path for file in self._opened if file._open]
             if left:
                 self.problems.append(f"still open after the failed {self.failed} in {self.callers[:4]}: {left}")
-            self.machine.kill()
+            if self._loses_power:
+                self.machine.lose_power(tear=True)
+            else:
+                self.machine.kill()
             self._opened.clear()
             if self.machine.disk().exists(f"{PATH}/{PARTITION}"):
                 self.machine.storage.find_directory(f"{PATH}/{PARTITION}").entries.pop(DIGESTS, None)
+
+    def _check_sound(self, directory: LogDirectory) -> None:
+        """Whatever failed in the life before, its disk has all that it wrote."""
+        log = directory.logs.get(PARTITION)
+        if log is None:
+            return
+        if log.damage is not None:
+            self.problems.append(
+                f"damaged in life {self._life} after the failed {self.failed} in {self.callers[:6]}: {log.damage}"
+            )
+            return
+        self._is_checked = True
+        check_log(log)
+        self._is_checked = False
 
     def _take(self, step: Callable[[LogDirectory], object], directory: LogDirectory) -> None:
         had_failed, is_raised = self.failed is not None, False
@@ -168,6 +190,10 @@ def _log(directory: LogDirectory, partition: TopicPartition = PARTITION) -> Part
     return log
 
 
+def _epoch(log: PartitionLog) -> int:
+    return max((epoch for epoch, _ in log.epoch_entries()), default=0)
+
+
 def create(directory: LogDirectory) -> None:
     directory.create_log(PARTITION, TOPIC_ID, SMALL)
     directory.create_log(OTHER, "other-id", SMALL)
@@ -175,9 +201,10 @@ def create(directory: LogDirectory) -> None:
 
 def write(directory: LogDirectory) -> None:
     log = _log(directory)
-    append(log, 8, epoch=1)
-    append(log, 1, epoch=1, producer=(7, 0, 0))
-    append(log, 8, epoch=2)
+    epoch = _epoch(log) + 1
+    append(log, 8, epoch=epoch)
+    append(log, 1, epoch=epoch, producer=(7, 0, 0))
+    append(log, 8, epoch=epoch + 1)
     append(_log(directory, OTHER), 3)
     drive(log.flush())
     read_all(log)
@@ -209,9 +236,10 @@ def scrub(directory: LogDirectory) -> None:
 def cut(directory: LogDirectory) -> None:
     log = _log(directory)
     truncate(log, max(log.log_end_offset - 13, 0))
-    append(log, 6, epoch=3)
-    log.reset_to(log.log_end_offset)
-    append(log, 10, epoch=4)
+    epoch = _epoch(log) + 1
+    append(log, 6, epoch=epoch)
+    reset(log, log.log_end_offset)
+    append(log, 10, epoch=epoch + 1)
 
 
 def compute_digests(directory: LogDirectory) -> None:
@@ -245,25 +273,25 @@ def close(directory: LogDirectory) -> None:
 
 
 FIRST_LIFE = (create, write, store, cool, scrub, cut, expire, set_aside, close)
-SECOND_LIFE = (compute_digests, write, cool, store, delete, close)
+SECOND_LIFE = (create, compute_digests, write, cool, store, delete, close)
 
 
-def told(kind: Kind, failing: int) -> Story:
+def told(kind: Kind, failing: int, loses_power: bool) -> Story:
     """`failing`: which call fails, counted from 1; 0: none does."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        story = Story(kind, failing, monkeypatch)
+        story = Story(kind, failing, loses_power, monkeypatch)
         story.tell()
     story.machine.loop.close()
     return story
 
 
 @pytest.mark.invariant("I12")
-@pytest.mark.parametrize("kind", ["io", "full", "descriptor"])
-def test_a_directory_knows_of_each_failed_call_and_keeps_no_file(kind: Kind) -> None:
-    places = told(kind, 0).places
+@pytest.mark.parametrize(("kind", "loses_power"), [("io", False), ("full", True), ("descriptor", False)])
+def test_a_directory_knows_of_each_failed_call_and_keeps_no_file(kind: Kind, loses_power: bool) -> None:
+    places = told(kind, 0, loses_power).places
     assert len(places) > PLACES_MIN
     for place, failing in places.items():
-        story = told(kind, failing)
+        story = told(kind, failing, loses_power)
         assert story.failed is not None, place
         assert story.problems == []
 
