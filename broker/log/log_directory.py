@@ -214,8 +214,7 @@ class LogDirectory:
         return await self._disk.in_background(load)
 
     def _remove_nameless(self, partition: TopicPartition) -> None:
-        """A power cut came before any of its files was synced, and by chance left batches without the owner's name. The
-        topic may have been deleted and made again since: the next one of this name must not get them."""
+        """A power cut left unsynced batches, by chance, and not their owner's name: another topic must not get them."""
         reason = "no file says which topic it is of, and nothing of it was ever synced"
         self._observer.notify(ReplicaRemoved(topic=partition.topic, partition=partition.partition, reason=reason))
         target = self._renamed.rename(self._directory_of(partition), partition, deleted_directory_name)
@@ -274,6 +273,8 @@ class LogDirectory:
             self._disk.make_directory(directory)
             loaded = load_log(self._disk, directory, LoadContext(), index_interval_bytes=interval)
             log = self._adopt(partition, topic_id, config, loaded)
+            if log.damage is not None and loaded.damage is None:
+                raise BadEntry(log.damage)
             log.start_reason = self._checkpoints.reason_to_start(partition, topic_id)
             self._write_metadata(log, topic_id)
             log.unsynced.add_directory(self.path)
@@ -311,8 +312,7 @@ class LogDirectory:
 
     def set_log_aside(self, partition: TopicPartition) -> None:
         """If `may_set_aside`, take a damaged log away by renaming its directory. It is kept until `remove_set_aside` of
-        the partition that its files name: it may be the only copy of another partition that was put here by
-        mistake."""
+        the partition that its files name: it may be the only copy of another one, put here by mistake."""
         self._checkpoints.reset_offsets(partition)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)

@@ -33,7 +33,7 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.files.segment_digests import SegmentDigests
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 
 
 class OpenLog:
@@ -96,7 +96,10 @@ class OpenLog:
         if self.damage is not None:
             self.segments = self.segments or [self.new_segment(self.log_end_offset)]  # without writing
         elif not self.segments:
-            self._start_empty_at(self.log_end_offset)
+            try:
+                self._start_empty_at(self.log_end_offset)
+            except BadEntry as error:
+                self.damage = str(error)
         elif not loaded.report.clean:
             self.note_cut()  # the process before may have cut it
 

@@ -29,7 +29,7 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.protocol.files.segment_digests import DIGESTS
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors, SyncFailed
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors, SyncFailed
 from minibroker.simulation.world.disk import SimulatedDisk, SimulatedFile
 from tests.broker.log.machine import (
     PARTITION,
@@ -294,6 +294,29 @@ def test_a_directory_knows_of_each_failed_call_and_keeps_no_file(kind: Kind, los
         story = told(kind, failing, loses_power)
         assert story.failed is not None, place
         assert story.problems == []
+
+
+def test_an_empty_log_whose_file_cannot_be_made_stops_only_itself(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(directory.create_log(OTHER, "other-id", SMALL), 3)
+    del machine.storage.find_directory(log.directory).entries[log.segments[0].log_path.rpartition("/")[2]]
+    machine.kill()
+    machine.storage.fail("open", log.segments[0].log_path, is_bad_entry=True)
+    directory = machine.open()
+    damage = directory.logs[PARTITION].damage
+    assert (damage is not None, directory.logs[OTHER].damage, directory.offline) == (True, None, False)
+    machine.kill()
+    machine.storage.heal()
+    assert machine.open().logs[PARTITION].damage is None
+
+
+def test_a_new_log_whose_file_cannot_be_made_is_refused(machine: Machine) -> None:
+    directory = machine.open()
+    machine.storage.fail("open", f"{PATH}/{PARTITION}/", is_bad_entry=True)
+    with pytest.raises(BadEntry):
+        directory.create_log(PARTITION, TOPIC_ID, SMALL)
+    machine.storage.heal()
+    assert directory.create_log(PARTITION, TOPIC_ID, SMALL).damage is None
 
 
 def test_a_full_disk_that_breaks_goes_offline(machine: Machine) -> None:
