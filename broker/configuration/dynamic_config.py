@@ -116,8 +116,7 @@ class DynamicConfig:
         try:
             content, _ = await self._coordination.get(self._path)
         except NoNode:
-            self._take({})
-            return
+            return  # gone meanwhile: the watch reports it
         try:
             self._take(ConfigNode.decode(content).config)
         except CorruptZnode as error:

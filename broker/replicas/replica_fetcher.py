@@ -249,7 +249,6 @@ class ReplicaFetcher:
                     self._observer.notify(LeaderSilent(leader=self.leader_id))
                     return False
                 if not self.partitions:
-                    self._work.clear()
                     return False
         return True
 

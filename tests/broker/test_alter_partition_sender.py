@@ -141,6 +141,19 @@ def test_a_request_that_fails_is_reported_and_its_proposals_sent_again(
     assert failing.unreachable_ms_at(500) == unreachable_ms
 
 
+def test_a_refusal_ends_the_silence_of_a_controller() -> None:
+    """It has answered: a leader that was cut off before must not be unregistered for what is over."""
+    failing = FailingSender()
+    failing.fail_at(0)
+
+    async def refuse(*_: object) -> None:
+        raise RequestRefused("it is not the controller")
+
+    failing.sender._channel = cast(Any, SimpleNamespace(ask=refuse, hang_up=lambda: None))
+    failing.fail_at(500)
+    assert failing.unreachable_ms_at(600) == 0
+
+
 @pytest.mark.parametrize("after_ms", [0, 500])
 async def test_a_retry_waits_as_long_as_it_was_told_and_a_first_proposal_not_at_all(after_ms: int) -> None:
     """Without the wait a refused proposal would be repeated as fast as it is answered."""

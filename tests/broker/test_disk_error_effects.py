@@ -10,6 +10,7 @@ from minibroker.broker.disk_faults.disk_errors import DiskErrors
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.replicas import partition as partition_module
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.broker.requests.replica_description import describe_replicas
@@ -22,7 +23,12 @@ from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
 from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing, OutOfDescriptors
 from minibroker.testing import simulated
+from tests.broker.test_partition_shell import order
 from tests.simulation.test_damage import SETTINGS, TOPIC, disk, produce, replica
+
+ENTRY, MISSING = BadEntry("it is a directory"), FileMissing("it is not there")
+BROKEN, FULL = DiskError("input/output error"), DiskFull("no space left")
+NO_DESCRIPTOR = OutOfDescriptors("too many open files")
 
 
 def described_directory(c: SimulatedHarness) -> tuple[str, str | None]:
@@ -113,6 +119,45 @@ async def test_a_log_that_cannot_be_synced_counts_as_damaged_or_its_disk_as_brok
     assert described_directory(c)[0] == ("online" if is_damage else "offline")
 
 
+@pytest.mark.parametrize(
+    ("error", "is_damage"), [(CorruptLog("/data/log/00.log", 3, "a bit has flipped"), True), (BROKEN, False)]
+)
+@simulated(brokers=1, settings=SETTINGS)
+async def test_a_step_that_the_log_cannot_perform_counts_as_its_damage_or_as_a_broken_disk(
+    c: SimulatedHarness, error: Exception, is_damage: bool
+) -> None:
+    """Its state has changed already, and would claim for ever what its log does not hold."""
+    await c.create_topic(TOPIC)
+    partition = replica(c, 1)
+    leader_epoch = partition.state.leader_epoch
+    assert leader_epoch is not None
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "write_epoch_entries", fails)
+        partition.handle(order(partition, leader_epoch + 1))
+    assert (partition.state.damage is not None, partition.state.role is Role.OFFLINE) == (is_damage, not is_damage)
+    assert described_directory(c)[0] == ("online" if is_damage else "offline")
+
+
+@simulated(brokers=1, settings=SETTINGS)
+async def test_a_head_that_cannot_be_deleted_is_the_damage_of_its_log_alone(c: SimulatedHarness) -> None:
+    """Otherwise its old segments would stay, and no operator would know."""
+    await c.create_topic(TOPIC)
+    partition = replica(c, 1)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fails(*_: object) -> int:
+            raise ENTRY
+
+        patch.setattr(partition_module, "delete_head", fails)
+        partition.delete_head()
+    assert partition.state.damage == str(ENTRY)
+    assert described_directory(c)[0] == "online"
+
+
 class HealingReplica:
     """A replica whose steps after the healing of the directory fail with the given errors, one a time."""
 
@@ -165,11 +210,6 @@ class FailingReplica:
 
     def handle(self, event: object) -> None:
         self.events.append(type(event))
-
-
-ENTRY, MISSING = BadEntry("it is a directory"), FileMissing("it is not there")
-BROKEN, FULL = DiskError("input/output error"), DiskFull("no space left")
-NO_DESCRIPTOR = OutOfDescriptors("too many open files")
 
 
 @pytest.mark.parametrize("is_offline", [False, True])

@@ -1,7 +1,8 @@
 """Settings that change while a broker runs."""
 
 import re
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,7 @@ from minibroker.broker.configuration.dynamic_config import DynamicConfig, accept
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
-from minibroker.runtime.ports import Coordination
+from minibroker.runtime.ports import Coordination, Stat
 from tests.broker.virtual_zookeeper import AskedCoordination, World, pass_time, run
 
 PATH = broker_config_path(1)
@@ -78,6 +79,27 @@ def test_each_change_is_reported_and_removal_restores_the_static_value() -> None
         await observer.delete(PATH)
         await pass_time(0.1)
         assert watched.changes == [3, 4, 2, 5, 2]
+        assert watched.dynamic.current == watched.dynamic.static
+
+    run(story)
+
+
+def test_a_node_that_is_removed_while_it_is_read_restores_the_static_values() -> None:
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        await write(observer, min_insync_replicas="3")
+        watched = await watch(world)
+        coordination, removed = watched.dynamic._coordination, list[str]()
+
+        async def get(path: str) -> tuple[bytes, Stat]:
+            if not removed:
+                removed.append(path)
+                await observer.delete(path)
+            return await coordination.get(path)
+
+        watched.dynamic._coordination = cast(Any, SimpleNamespace(exists=coordination.exists, get=get))
+        await write(observer, min_insync_replicas="2")
+        assert removed == [PATH]
         assert watched.dynamic.current == watched.dynamic.static
 
     run(story)
@@ -161,7 +183,7 @@ def test_an_invalid_setting_is_skipped_and_reported_once(caplog: pytest.LogCaptu
     assert caplog.text.count("listeners cannot be changed while a broker runs") == 1
 
 
-def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
+def test_unreadable_node_is_reported_and_leaves_the_settings_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         observer = await world.observer()
         watched = await watch(world)
@@ -171,6 +193,8 @@ def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
         assert watched.dynamic.current.min_insync_replicas == 3
 
     run(story)
+    assert f"{PATH}" in caplog.text
+    assert "its settings stay as they were" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.replicas import log_start_recorder
 from minibroker.broker.replicas.log_start_recorder import LogStartRecorder
 from minibroker.broker.replication.state import Fetching
 from minibroker.protocol.files.checkpoints import LogStartReason
-from minibroker.runtime.ports import DiskError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import BadEntry, DiskError
 from tests.broker.log.machine import PARTITION, drive
 
 
@@ -22,6 +24,7 @@ class Replica:
         self.log = self
         self.state = SimpleNamespace(log_start_offset=0, leader_epoch=1, is_offline=is_offline, phase=Fetching())
         self.fails = False
+        self.error: DiskError = DiskError("smoke")
         self._obeys = obeys
         self._writes = writes
         """How often the start must be written, because it rises meanwhile."""
@@ -32,7 +35,7 @@ class Replica:
 
     async def record_start(self, *start: object) -> None:
         if self.fails:
-            raise DiskError("smoke")
+            raise self.error
         self._writes -= 1
         self.did.append("recorded")
 
@@ -160,3 +163,22 @@ def test_the_partition_of_a_topic_made_again_does_not_wait_for_the_writer_of_the
     for work in begun:
         drive(work)
     assert (deleted.did, made_again.did, asked_again) == ([], ["recorded"], [made_again])
+
+
+def test_retention_of_a_log_that_fails_is_its_failure_and_the_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise one bad file would fill the disk, and no operator would know which."""
+    monkeypatch.setattr(log_start_recorder, "retention_start", lambda *_: 5)
+    replicas, failed = [Replica() for _ in range(3)], list[object]()
+    for replica in replicas:
+        replica.state.is_leader, replica.state.fenced, replica.state.high_watermark = True, False, 9
+    replicas[1].fails, replicas[1].error = True, BadEntry("it is a directory")
+    known: Any = {TopicPartition("t", number): each for number, each in enumerate(replicas)}
+    for name, each in known.items():
+        each.topic_partition = name
+    unused = cast(Any, None)
+    recorder = LogStartRecorder(known, unused, lambda *failure: failed.append(failure), unused)
+    drive(recorder.apply_retention(cast(Any, SimpleNamespace(now_ms=lambda: 0))))
+    assert failed == [(replicas[1], replicas[1].error)]
+    assert [bool(replica.did) for replica in replicas] == [True, False, True]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.__main__ import _end_process, _main, compose, main, run, run_broker
+from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.membership.registration import ZooKeeperUnreachable
@@ -23,6 +24,17 @@ CONFIG = [
     "zookeeper.connect=zookeeper:2181",
     "listeners=PLAINTEXT://broker-1:9092",
 ]
+
+TASKS = {
+    "start",
+    "stop",
+    "registration",
+    "cluster-secret",
+    "dynamic-config",
+    "controller",
+    "controller-link",
+    "witness",
+}
 
 
 def config() -> BrokerConfig:
@@ -188,3 +200,32 @@ def test_the_controller_has_the_settings_of_its_broker(monkeypatch: pytest.Monke
         answer_timeout_ms=21_000,
         detects_lost_connections=False,
     )
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_no_task_of_the_start_or_the_service_still_runs_when_the_broker_closes_what_they_use(
+    monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    """One that ended later would write into a directory or a session that is closed."""
+    world, left = SimulatedWorld(), list[str]()
+    close = Broker.stop
+
+    async def closed(broker: Broker) -> None:
+        left.extend(sorted(each.get_name() for each in asyncio.all_tasks() if each.get_name() in TASKS))
+        await close(broker)
+
+    monkeypatch.setattr(Broker, "stop", closed)
+
+    async def story() -> None:
+        stop = asyncio.Event()
+        if not serves:
+            world.zookeeper.stop()
+        broker = world.spawn("broker-1", run(config(), world.runtime("broker-1"), stop))
+        await asyncio.sleep(5)
+        running = {each.get_name() for each in asyncio.all_tasks()} & TASKS
+        assert running == (TASKS - {"start"} if serves else {"start", "stop"})
+        stop.set()
+        await broker
+
+    world.run(story())
+    assert left == []

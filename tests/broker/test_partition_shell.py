@@ -1,6 +1,7 @@
 """The shell around a replica's core: it checks the fence before each decision, and adds nothing after it."""
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -241,3 +242,21 @@ def test_a_replica_that_goes_out_of_use_is_marked_in_its_directory_and_told_to_t
     shell = SimpleNamespace(log=SimpleNamespace(mark_damaged=done.append), services=SimpleNamespace(repairs=repairs))
     Partition._take_out_of_use(cast(Any, shell), ev.TakeOutOfUse(reason="a bad CRC"))
     assert done == ["a bad CRC", shell]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_replica_keeps_nothing_of_a_reply_that_it_has_handled(fails: bool) -> None:
+    """An idle partition would keep the bytes of its last fetch for ever, a megabyte each."""
+    reply, handled = memoryview(b"records"), list[object]()
+    shell = cast(Any, SimpleNamespace())
+
+    def handle(_: object) -> None:
+        handled.extend(shell.fetched_buffers)
+        if fails:
+            raise AssertionError("a bug of ours")
+
+    shell.handle = handle
+    with pytest.raises(AssertionError) if fails else nullcontext():
+        Partition.handle_fetched(shell, cast(Any, None), [reply])
+    assert handled == [reply]
+    assert not shell.fetched_buffers

@@ -35,6 +35,7 @@ from minibroker.broker.replication.state import (
     Role,
 )
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.broker_events import LeaderSilent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
@@ -45,7 +46,7 @@ from minibroker.protocol.wire.messages import (
     Request,
     Response,
 )
-from minibroker.runtime.observer import UNOBSERVED
+from minibroker.runtime.observer import UNOBSERVED, Observers
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import ConnectionClosed, RpcError
 from minibroker.simulation.world.world import SimulatedWorld
@@ -362,10 +363,12 @@ async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_on
 def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lost: bool) -> None:
     """One whose leader is silent may lead to a host that answers no more."""
 
+    reported: list[object] = []
+
     async def watch() -> tuple[bool, float]:
         fetcher, loop = _fetcher(), asyncio.get_running_loop()
         fetcher._connection = cast(Any, SimpleNamespace(is_waited_on=ends == "silent"))
-        fetcher._lost, fetcher._waits_since = asyncio.Event(), loop.time()
+        fetcher._waits_since, fetcher._observer = loop.time(), Observers(reported.append)
         if ends != "not needed":
             fetcher.partitions[TopicPartition("a", 0)] = cast(Any, None)
         if ends == "lost":
@@ -373,6 +376,7 @@ def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lo
         return await fetcher._watch(), loop.time()
 
     assert SimulatedWorld().run(watch())[0] is is_lost
+    assert reported == ([LeaderSilent(leader=1)] if ends == "silent" else [])
 
 
 async def run_until(

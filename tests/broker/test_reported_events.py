@@ -3,6 +3,7 @@
 Operators and `minibroker changes` read these events, and no request fails if one is missing.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.broker import Broker
+from minibroker.broker.broker import SHUTDOWN_STEP_MS, Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.dynamic_config import DynamicConfig
 from minibroker.broker.disk_faults.disk_errors import DESCRIPTOR_REPORT_INTERVAL_MS, DiskErrors
@@ -398,3 +399,20 @@ def test_leaderships_that_stay_are_reported_by_name(
     assert seconds == pytest.approx((asked - 1) * 0.25), "it pauses between attempts only"
     reason = f"no other replica can lead {unfinished}"
     assert noted.events == ([] if unfinished is None else [of_broker.HandoverUnfinished(reason=reason)])
+
+
+def test_a_handover_that_the_controller_never_takes_is_reported_and_ends() -> None:
+    """The operator must know that clients will see a dead leader."""
+    noted, world = Noted(), SimulatedWorld()
+
+    async def shut_down(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    config = SimpleNamespace(
+        controlled_shutdown_enable=True, controlled_shutdown_max_retries=3, controlled_shutdown_retry_backoff_ms=1
+    )
+    stopping = SimpleNamespace(config=config, events=noted.observer, _link=SimpleNamespace(shut_down=shut_down))
+    stopping.registration = SimpleNamespace(is_fenced=lambda: False)
+    world.run(Broker._hand_over(cast(Any, stopping)))
+    reason = f"the controller did not take them within {SHUTDOWN_STEP_MS} ms"
+    assert noted.events == [of_broker.HandoverBegun(), of_broker.HandoverUnfinished(reason=reason)]

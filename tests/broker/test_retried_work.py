@@ -165,3 +165,13 @@ def test_a_sync_of_epoch_files_that_failed_is_repeated_or_a_failure_of_the_disk(
     assert syncing.failed == []
     assert tried([error], syncing, signals=2) == [0, 100]
     assert syncing.failed == [error]
+
+
+def test_a_log_is_synced_again_after_a_pause_until_there_is_a_descriptor() -> None:
+    pause = DESCRIPTOR_RETRY_MS / 1000
+
+    async def syncing(work: Work, _: asyncio.Event) -> None:
+        partition = SimpleNamespace(log=SimpleNamespace(flush=work))
+        await ReplicaManager._flushed(cast(Any, None), cast(Any, partition))
+
+    assert tried([OutOfDescriptors("none left")] * 2, syncing) == [0, pause, 2 * pause]

@@ -15,7 +15,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
-from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NodeExists, NoNode
 from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
 from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
@@ -254,6 +254,45 @@ def witness_alone(coordination: object, reported: list[object]) -> WitnessWriter
         registration=SimpleNamespace(is_fenced=lambda: False),
     )
     return WitnessWriter(cast(Any, manager), cast(Any, coordination), cast(Any, SimpleNamespace(now_ms=lambda: 0)))
+
+
+async def test_each_outage_is_reported_once_however_often_a_note_is_tried() -> None:
+    """It is tried every few seconds."""
+    fails, reported = True, list[object]()
+
+    async def get(_: str) -> tuple[bytes, None]:
+        if fails:
+            raise CoordinationUnavailable("not connected")
+        raise NoNode
+
+    writer = witness_alone(SimpleNamespace(get=get), reported)
+    outage = WitnessNotWritten(reason="not connected; it will be tried again")
+    for _ in range(3):
+        await writer._note(set())
+        assert reported == [outage]
+    fails = False
+    await writer._note(set())
+    fails, writer._unread = True, {0}
+    await writer._note(set())
+    assert reported == [outage] * 2, "and the next one again"
+
+
+async def test_a_node_that_an_earlier_attempt_created_meanwhile_gets_the_present_notes() -> None:
+    """The answer to that attempt was lost, and it took effect after the next one had found no node."""
+    nodes, path = dict[str, bytes](), witness_path(1, 0)
+
+    async def write(name: str, content: bytes) -> None:
+        if name not in nodes:
+            raise NoNode
+        nodes[name] = content
+
+    async def create(name: str, content: bytes, **_: object) -> None:
+        nodes[name] = b"of the earlier attempt"
+        raise NodeExists
+
+    writer = witness_alone(SimpleNamespace(set=write, create=create), [])
+    await writer._write(0)
+    assert nodes == {path: WitnessNode(partitions={}).encode()}
 
 
 async def test_each_unreadable_node_of_an_earlier_start_is_reported_once() -> None:

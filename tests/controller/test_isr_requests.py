@@ -1,4 +1,5 @@
-"""AlterPartition over a simulated ZooKeeper: written, answered, sent to all; retried, raced, stale, lost."""
+"""AlterPartition over a simulated ZooKeeper: written, answered, sent to all; retried, raced, stale, lost. And other
+requests that wait when their controller ends."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import pytest
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     AlterPartitionRequest,
+    CreatableTopic,
+    CreateTopicsRequest,
 )
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.isr_proposals import alter_partition, altered, is_led
@@ -94,5 +97,19 @@ async def test_requests_that_wait_when_the_session_ends_get_not_controller(clust
     cluster.world.zookeeper.cut("controller")
     waiting = asyncio.ensure_future(cluster.ask(controller, alter_partition(cluster, 1, 1, 2)))
     await asyncio.sleep(1)
+    controller.service.session_lost()
+    assert (await waiting).error_code == ErrorCode.NOT_CONTROLLER
+
+
+@simulated
+async def test_a_request_that_waits_for_a_takeover_is_answered_when_the_session_ends(cluster: Cluster) -> None:
+    """Else it would wait for its whole timeout, while another controller could serve it."""
+    await cluster.start(1)
+    controller = await cluster.candidate()
+    await cluster.until(lambda: controller.service.is_active)
+    cluster.world.zookeeper.cut("controller")
+    waiting = asyncio.ensure_future(cluster.ask(controller, CreateTopicsRequest(topics=[CreatableTopic(name="lines")])))
+    await asyncio.sleep(1)
+    assert not waiting.done()
     controller.service.session_lost()
     assert (await waiting).error_code == ErrorCode.NOT_CONTROLLER

@@ -76,6 +76,30 @@ def test_failure_is_noticed_at_once_on_an_idle_connection() -> None:
     scene.play(story)
 
 
+def test_a_connection_that_is_held_no_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each controller would leave one open to each broker when it ends."""
+    world, opened = SimulatedWorld(), list[RpcConnection]()
+
+    async def noted(*arguments: Any, **options: Any) -> RpcConnection:
+        opened.append(await connect(*arguments, **options))
+        return opened[-1]
+
+    async def story() -> None:
+        server = RpcServer(world.runtime("broker").network, _ignore)
+        await world.spawn("broker", server.start("broker", PORT))
+        network = world.runtime("controller").network
+        connection = hold_liveness_connection(network, ("broker", PORT), "liveness", LivenessEvents())
+        task = world.spawn("controller", connection)
+        await asyncio.sleep(1)
+        assert [each.closed for each in opened] == [False]
+        task.cancel()
+        await asyncio.sleep(1)
+        assert [each.closed for each in opened] == [True]
+
+    monkeypatch.setattr(liveness_connection, "connect", noted)
+    world.run(story())
+
+
 def test_refusals_are_reported_repeatedly_with_growing_pauses() -> None:
     scene = Scene()
 

@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.controller.log_inquiry import UNREADABLE_MAX, ask_logs
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerEpoch, TopicPartition
 from minibroker.protocol.wire.messages import (
     TEXT_MAX,
@@ -13,6 +14,7 @@ from minibroker.protocol.wire.messages import (
     GetReplicaLogInfoResponse,
     ReplicaLogInfo,
     ReplicaLogInfoTopic,
+    Response,
 )
 from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
@@ -24,15 +26,23 @@ ALL = [TopicPartition("t", number) for number in range(5)]
 
 
 class Answering:
-    """A broker that gives so many answers about these partitions that do not decode."""
+    """A broker that gives so many answers about these partitions that do not decode. With `refuses_first` it refuses
+    every request on the first connection."""
 
-    def __init__(self, spoiled_times: dict[TopicPartition, int]) -> None:
+    def __init__(self, spoiled_times: dict[TopicPartition, int], *, refuses_first: bool = False) -> None:
         self.times = spoiled_times
         self.asked: list[list[TopicPartition]] = []
+        self.connections: list[object] = []
+        self._refuses_first = refuses_first
 
     def handle(self, incoming: IncomingRequest) -> None:
         body = incoming.body
         assert isinstance(body, GetReplicaLogInfoRequest)
+        if incoming.connection not in self.connections:
+            self.connections.append(incoming.connection)
+        if self._refuses_first and len(self.connections) == 1:
+            incoming.respond(Response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+            return
         self.asked.append(
             [TopicPartition(each.topic_name, number) for each in body.topics for number in each.partitions]
         )
@@ -95,3 +105,10 @@ def test_each_partition_has_the_same_number_of_attempts_of_its_own(spoiled: Topi
         for each in (spoiled, ALL[1]):
             assert broker.asked[1:].count([each]) == UNREADABLE_MAX
             assert (logs[each].unavailable is None) == (after == 1)
+
+
+def test_after_a_refusal_a_broker_is_asked_over_another_connection() -> None:
+    """The refusal may concern the connection: it keeps the credentials that it was opened with."""
+    broker = Answering({}, refuses_first=True)
+    assert sorted(asked(broker)) == ALL
+    assert len(broker.connections) == 2

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from minibroker.controller import active_controller
-from minibroker.controller.cluster_reader import ClusterReader
+from minibroker.controller.cluster_reader import ClusterReader, Deposed
 from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.core.events import LeadershipsWritten
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.broker_events import NodeMissing
 from minibroker.protocol.events.controller_events import (
     BrokerFailureConfirmed,
     BrokerFailureNotConfirmed,
@@ -181,6 +183,47 @@ def test_a_controller_that_resigns_tells_why(
         assert of(ControllerResigned, controller) == [f"resigned as controller of epoch 1: {reason}"]
 
     story()
+
+
+@simulated
+async def test_a_controller_that_is_deposed_in_the_middle_tells_what_it_has_decided(cluster: Cluster) -> None:
+    """No other controller tells it: the successor finds the decision already written."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    controller.events.clear()
+    active = controller.service._active
+    assert active is not None
+    tell = active._describe
+
+    def tell_and_lose_the_session(written: LeadershipsWritten) -> None:
+        tell(written)
+        raise Deposed("the ZooKeeper session is over")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(active, "_describe", tell_and_lose_the_session)
+        await cluster.kill_broker(1)
+        await cluster.until(lambda: of(ControllerResigned, controller))
+    assert "lines-0: leader 1 -> 2, epoch 0 -> 1, ISR [1, 2] -> [2]: broker 1 is gone" in told(controller)
+
+
+@simulated
+async def test_a_controller_whose_process_was_killed_tells_nothing_more(cluster: Cluster) -> None:
+    """The simulation would show what no process can have done."""
+    await cluster.start(1)
+    controller = await cluster.controller()
+    active = controller.service._active
+    assert active is not None
+
+    async def decide_and_wait() -> None:
+        active._reports.append(NodeMissing(path="/a"))
+        await asyncio.Event().wait()
+
+    active._queue.put_nowait(decide_and_wait)
+    await asyncio.sleep(1)
+    cluster.world.kill("controller")
+    await asyncio.sleep(1)
+    assert NodeMissing(path="/a") not in controller.events
 
 
 # --------------------------------------------------------------------------------------------------- failed brokers
