@@ -1,0 +1,55 @@
+"""A producer without a name whose request for an id is refused: what it asks for then, and what its user is told."""
+
+import pytest
+
+from minibroker.client.errors import DeliveryTimedOut
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, Response
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import refusal
+
+
+def test_a_record_that_waited_in_vain_for_an_id_is_told_the_refusal(cluster: FakeCluster) -> None:
+    cluster.intercept = lambda broker, request: (
+        InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="as the test wants")
+        if isinstance(request.body, InitProducerIdRequest)
+        else None
+    )
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=2_000, request_timeout_ms=1_000, runtime=runtime
+        ) as producer:
+            with pytest.raises(DeliveryTimedOut, match=r"INVALID_REQUEST from broker.*as the test wants"):
+                await producer.send_and_wait("t", b"x")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == []
+
+
+def test_a_producer_whose_next_epoch_is_refused_for_good_takes_a_new_id(cluster: FakeCluster) -> None:
+    """Else it would ask for that epoch until it is closed, and write nothing more."""
+    is_forgotten = [True]
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        if isinstance(request.body, InitProducerIdRequest) and request.body.producer_id >= 0:
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_PRODUCER_EPOCH)
+        if isinstance(request.body, ProduceRequest) and cluster.partition("t").batches and is_forgotten:
+            is_forgotten.clear()
+            return refusal(request, ErrorCode.UNKNOWN_PRODUCER_ID)
+        return None
+
+    cluster.intercept = intercept
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"first")
+            await producer.send_and_wait("t", b"second")
+
+    cluster.run(main)
+    first, second = cluster.partition("t").headers()
+    assert second.producer_id != first.producer_id
+    assert second.producer_epoch == 0
