@@ -194,6 +194,8 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._send_held()
 
     def eof_received(self) -> bool:
+        """The peer answers no more. The transport must not wait until the peer has taken what is unsent."""
+        self.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

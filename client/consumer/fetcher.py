@@ -282,8 +282,7 @@ class Fetcher:
         try:
             flight.correlation_id = connection.send(request, partial(self._on_reply, leader, flight))
         except ConnectionClosed:
-            self.wake()
-            return
+            return  # _on_connection continues: the loss is reported within this step of the loop
         self._asked[leader] = flight
 
     def _on_reply(self, leader: BrokerId, flight: _FetchInFlight, reply: Response | RpcError) -> None:

@@ -276,9 +276,7 @@ class Sender:
             for batch in batches:
                 self._accumulator.unsend(batch)
                 batch.last_error = BrokerUnreachable(f"broker {channel.broker_id}: {error}", channel.broker_id)
-            self._cluster.request_refresh()
-            self.wake()
-            return False
+            return False  # _on_connection continues: the loss is reported within this step of the loop
         return True
 
     def _finish_unanswered(self, batches: list[Batch]) -> None:

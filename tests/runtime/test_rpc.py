@@ -14,11 +14,14 @@ from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     FetchRequest,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
     Response,
 )
 from minibroker.runtime import rpc
 from minibroker.runtime.rpc import ConnectionClosed, PeerBroken, RequestTimedOut, RpcError, connect
-from tests.runtime.wire_scene import HOST, PORT, Scene, framed, simulated, until
+from tests.runtime.wire_scene import HOST, PORT, Peer, Scene, framed, simulated, until
 
 Replies = list[Response | RpcError]
 
@@ -100,6 +103,25 @@ async def test_a_request_on_a_closing_connection_is_refused(scene: Scene) -> Non
         connection.send_without_reply(ApiVersionsRequest())
     await connection.close()
     assert connection.closed
+
+
+@simulated
+async def test_a_connection_that_the_peer_has_ended_is_lost_whatever_of_a_request_is_unsent(scene: Scene) -> None:
+    """The transport would wait until the peer takes the rest, which a dead machine never does. Meanwhile each request
+    is refused at once, so a producer that tried again kept its process busy."""
+    peer = Peer()
+    await scene.world.runtime(HOST).network.listen(lambda: peer, HOST, PORT)
+    connection = await scene.client()
+    replies: Replies = []
+    await until(lambda: peer.transport is not None)
+    peer.stop_reading()
+    large = ProducePartition(index=0, records=bytearray(1 << 20))
+    connection.send(ProduceRequest(topic_data=[ProduceTopic(name="t", partition_data=[large])]), replies.append)
+    assert connection.is_waited_on
+    peer.transport.write_eof()
+    await until(lambda: connection.closed)
+    [reply] = replies
+    assert isinstance(reply, ConnectionClosed)
 
 
 @simulated
