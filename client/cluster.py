@@ -315,6 +315,7 @@ class Cluster:
         try:
             return await self.connections.acquire(address, deadline)
         except BrokerUnreachable as error:
+            self.request_refresh()  # the cluster may have noticed that it is gone
             raise self.unreachable(broker_id, error) from error
 
     def unreachable(self, broker_id: BrokerId, cause: Exception | None = None) -> BrokerUnreachable:
