@@ -8,12 +8,13 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
-from minibroker.client.errors import MinibrokerError
+from minibroker.client.errors import BrokerError, MinibrokerError, UnknownTopicOrPartition
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     ApiVersionsRequest,
     InitProducerIdRequest,
+    InitProducerIdResponse,
     MetadataRequest,
     ProduceRequest,
     Request,
@@ -167,6 +168,35 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_loop(
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1):
                     await client(bootstrap_servers=cluster.bootstrap, runtime=runtime, **options).start()
+        await asyncio.sleep(0)  # callbacks of what was cancelled
+        process = asyncio.current_task().process  # type: ignore[union-attr]
+        assert [each for each in cluster.world.loop.tasks() if each.process is process] == [asyncio.current_task()]
+        assert timers_of_the_client(cluster) == []
+
+    cluster.run(main)
+
+
+async def start_without_the_topic(cluster: FakeCluster, runtime: Runtime) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        await Consumer("missing", bootstrap_servers=cluster.bootstrap, runtime=runtime).start()
+
+
+async def start_without_a_name(cluster: FakeCluster, runtime: Runtime) -> None:
+    cluster.intercept = lambda broker, request: (
+        InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if isinstance(request.body, InitProducerIdRequest)
+        else None
+    )
+    with pytest.raises(BrokerError):
+        await Producer(producer_name="orders", bootstrap_servers=cluster.bootstrap, runtime=runtime).start()
+
+
+@pytest.mark.parametrize("start", [start_without_the_topic, start_without_a_name], ids=lambda start: start.__name__)
+def test_a_start_that_fails_once_the_cluster_was_found_leaves_nothing_in_the_loop(
+    cluster: FakeCluster, start: Callable[[FakeCluster, Runtime], Awaitable[None]]
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        await start(cluster, runtime)
         await asyncio.sleep(0)  # callbacks of what was cancelled
         process = asyncio.current_task().process  # type: ignore[union-attr]
         assert [each for each in cluster.world.loop.tasks() if each.process is process] == [asyncio.current_task()]

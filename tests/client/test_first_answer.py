@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import ClusterUnreachable
+from minibroker.client.first_answer import ATTEMPT_DELAY_MS, first_answer
 from minibroker.client.limits import CONNECT_TIMEOUT_MS, METADATA_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.wire.messages import MetadataRequest
@@ -121,3 +122,24 @@ async def _all_unreachable(client: Cluster, cluster: FakeCluster) -> None:
 
 def test_if_no_server_is_reachable_the_error_names_each_within_the_deadline(cluster: FakeCluster) -> None:
     with_client(cluster, _all_unreachable)
+
+
+async def _attempts_after_an_answer(client: Cluster, cluster: FakeCluster) -> None:
+    first, *others = client.settings.bootstrap
+    ended: list[Address] = []
+
+    async def ask(server: Address) -> Address:
+        try:
+            await asyncio.sleep(60 if server != first else 3 * ATTEMPT_DELAY_MS / 1000)
+        finally:
+            ended.append(server)
+        return server
+
+    answer, attempts = await first_answer([first, *others], ask)
+    assert (answer, attempts.late) == (first, tuple(others))
+    assert ended == [first, *others]
+
+
+def test_with_an_answer_the_other_attempts_have_ended(cluster: FakeCluster) -> None:
+    """They use the client's connections, which are closed next if the client is."""
+    with_client(cluster, _attempts_after_an_answer)
