@@ -1,27 +1,33 @@
-"""Validating positions: one that the user moves meanwhile, and leaders that do not answer."""
+"""Validating positions: one that the user moves meanwhile, and leaders that do not answer or refuse."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from minibroker.client.consumer import positions
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.positions import PositionResolver
-from minibroker.client.errors import BrokerUnreachable, Where
+from minibroker.client.errors import BrokerUnreachable, CallTimedOut, Where
 from minibroker.client.offsets import OffsetAndTimestamp
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartitionResponse,
     OffsetForLeaderTopicResponse,
+    Response,
 )
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import earliest, fill
 
 PARTITION = TopicPartition("t", 0)
 
@@ -151,3 +157,34 @@ async def test_a_partition_that_was_sought_meanwhile_holds_up_no_other_ones_rese
     resolver: Any = SimpleNamespace(_cluster=None, _now_ms=lambda: 0)
     assert await PositionResolver._reset(resolver, cursors)
     assert [cursor.position for cursor in cursors] == [3, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Response(error_code=ErrorCode.INVALID_REQUEST, error_message="as the test wants"), "INVALID_REQUEST.* as the"),
+        (False, "broker 2: connection to broker2:9092 was lost"),
+    ],
+    ids=["refused", "lost"],
+)
+def test_a_consumer_whose_position_cannot_be_validated_tells_why(
+    cluster: FakeCluster, fault: Response | Literal[False], text: str
+) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert (await consumer.getone()).offset == 0
+            await consumer.getmany(timeout_ms=1_000)
+            cluster.intercept = lambda broker, request: (
+                fault if isinstance(request.body, OffsetForLeaderEpochRequest) else None
+            )
+            cluster.partition("t").elect(2)
+            fill(cluster, 1)
+            with pytest.raises(CallTimedOut, match=text):
+                await consumer.getone(timeout_ms=3_000)
+            state = consumer.connection_state(PARTITION)
+            assert not state.healthy
+            assert re.search(text, str(state.error))
+
+    cluster.run(main)
