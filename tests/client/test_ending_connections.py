@@ -73,3 +73,20 @@ def test_a_fetch_that_comes_then_is_sent_on_the_next_connection(cluster: FakeClu
             assert (await consumer.getone(timeout_ms=1_000)).offset == 15
 
     cluster.run(main)
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "silent"])
+def test_without_acknowledgements_a_connection_that_fails_while_a_producer_closes_is_no_error(
+    cluster: FakeCluster, is_lost: bool
+) -> None:
+    """acks=0 promises nothing, and the last request only asks whether all before it have arrived."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, acks=0, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"x")
+            cluster.intercept = lambda broker, request: (
+                not is_lost if isinstance(request.body, ApiVersionsRequest) else None
+            )
+
+    cluster.run(main)
+    assert cluster.asked(ApiVersionsRequest) > 1
