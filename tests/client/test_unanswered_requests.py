@@ -2,15 +2,26 @@
 
 import asyncio
 
+import pytest
+
 from minibroker.client.admin import AdminClient
 from minibroker.client.cluster import Cluster, ClusterSettings
-from minibroker.client.errors import MinibrokerError
+from minibroker.client.errors import BrokerUnreachable, MinibrokerError
 from minibroker.client.limits import METADATA_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
-from minibroker.protocol.wire.messages import ApiKey, DescribeConfigsRequest, DescribeConfigsResponse
+from minibroker.protocol.wire.messages import (
+    ApiKey,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import PORT
 from minibroker.simulation.world.message_holds import responses
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
+from tests.client.fake_cluster import PORT as FAKE_PORT
+from tests.client.fake_cluster import FakeCluster
 
 
 async def _ask_again(client: ClusterClient) -> None:
@@ -73,3 +84,21 @@ def test_unanswered_metadata_keeps_a_connection_with_other_requests() -> None:
 def _cluster(client: ClusterClient) -> Cluster:
     bootstrap = [Address(f"broker-{broker_id}", PORT) for broker_id in client.cluster.broker_ids]
     return Cluster(client.cluster.client_runtime(), ClusterSettings(bootstrap=bootstrap, client_id="test"))
+
+
+def test_a_call_whose_own_time_ends_keeps_the_connection(cluster: FakeCluster) -> None:
+    """Other calls wait on it, and they have more time."""
+
+    async def main(runtime: Runtime) -> None:
+        servers = [Address(f"broker{broker}", FAKE_PORT) for broker in cluster.brokers]
+        client = Cluster(runtime, ClusterSettings(bootstrap=servers, client_id="test"))
+        await client.start()
+        connection = await client.acquire(1, Deadline(1_000))
+        cluster.intercept = lambda broker, request: isinstance(request.body, ListOffsetsRequest) or None
+        with pytest.raises(BrokerUnreachable, match="was not answered"):
+            await client.ask(1, ListOffsetsRequest(topics=[]), ListOffsetsResponse, Deadline(500))
+        await asyncio.sleep(1)
+        assert client.open_connection(1) is connection
+        await client.close()
+
+    cluster.run(main)
