@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.admin import AdminClient, CreatedTopic
+from minibroker.client.admin import AdminClient, CreatedTopic, NewTopic
 from minibroker.client.errors import BrokerError
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -13,6 +13,7 @@ from minibroker.protocol.wire.messages import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    MetadataRequest,
     Response,
 )
 from minibroker.runtime.ports import Runtime
@@ -114,5 +115,28 @@ def test_a_topic_that_is_gone_after_its_deletion_had_begun_was_deleted(cluster: 
     async def main(runtime: Runtime) -> None:
         async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             await admin.delete_topic("t")
+
+    cluster.run(main)
+
+
+def test_a_topic_that_is_deleted_again_at_once_does_not_hide_what_was_created(cluster: FakeCluster) -> None:
+    """The answer to the creation was lost, so the call looks at each topic."""
+    administration = Administration(cluster)
+    administration.lose_answers = 1
+
+    def delete_when_described(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if isinstance(request.body, MetadataRequest) and [topic.name for topic in request.body.topics or ()] == ["b"]:
+            cluster.topic_ids.pop("b", None)
+        return administration.answer(broker, request)
+
+    cluster.intercept = delete_when_described
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            created = await admin.create_topics([NewTopic(name="a"), NewTopic(name="b")])
+            assert isinstance(created["a"], CreatedTopic)
+            error = created["b"]
+            assert isinstance(error, BrokerError)
+            assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     cluster.run(main)
