@@ -131,5 +131,12 @@ class NotedChanges:
             await asyncio.wait([self._write])
         write = self._disk.in_background(lambda: self._disk.replace_file(self._file, format_noted_changes(count)))
         self._write = asyncio.ensure_future(write)
+        self._write.add_done_callback(_look_at_error)
         await asyncio.shield(self._write)
         self._count, self._noted = count, changes
+
+
+def _look_at_error(write: "asyncio.Future[None]") -> None:
+    """Its caller, if it was cancelled, does not. What a stop writes next to this disk meets the error, too."""
+    if not write.cancelled():
+        write.exception()

@@ -1,6 +1,7 @@
 """How many changes of the cluster a broker has noted: in ZooKeeper first, then on its disk."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -203,6 +204,30 @@ def test_a_write_whose_task_has_ended_is_over_before_the_next_one() -> None:
         assert (begun, scene.disk.count) == ([1, 2], 2)
 
     play(story)
+
+
+def test_an_error_of_a_write_whose_task_has_ended_is_no_unseen_exception() -> None:
+    """The broker stops. What its stop writes next meets a full disk, too (seed 78001270093)."""
+    unseen: list[dict[str, Any]] = []
+
+    async def story(scene: Scene) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+        may_go_on = asyncio.Event()
+
+        async def wait() -> None:
+            await may_go_on.wait()
+
+        noted = scene.started()
+        scene.disk.before_write = wait
+        scene.changes, scene.disk.is_full = 1, True
+        await scene.keep(noted, 1.5 * CHECK_MS / 1000)
+        may_go_on.set()
+        await asyncio.sleep(CHECK_MS / 1000)
+        del noted
+        gc.collect()
+
+    play(story)
+    assert unseen == []
 
 
 def test_nothing_is_counted_while_the_broker_may_not_write() -> None:
