@@ -179,22 +179,14 @@ class OffsetCheckpoints:
         this boot would take for damage. False if there is no room, or no descriptor, to write that."""
         ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
         lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.own_high_watermarks().items()}
-        due = self._health.checkpoints_due
-        if lowered == self.high_watermarks and HIGH_WATERMARK_CHECKPOINT not in due:
+        if lowered == self.high_watermarks and HIGH_WATERMARK_CHECKPOINT not in self._health.checkpoints_due:
             return True
         self.high_watermarks = lowered
-        disk, path = self._health.disk, self._health.path
         async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
-            due.discard(HIGH_WATERMARK_CHECKPOINT)
-            ids = self._ids_of(self.high_watermarks)
-            write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks, ids)
             try:
-                await disk.in_background(write)
-            except BaseException as error:
-                due.add(HIGH_WATERMARK_CHECKPOINT)
-                if not isinstance(error, DiskFull | OutOfDescriptors):
-                    raise
-                logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
+                await self._replace(HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+            except (DiskFull, OutOfDescriptors) as error:
+                logger.warning("the high watermarks of %s stay above the log ends: %s", self._health.path, error)
                 return False
         return True
 
@@ -243,19 +235,25 @@ class OffsetCheckpoints:
                 log.settle_start_reason()
 
     async def _write(self, name: str, offsets: Callable[[], Offsets]) -> None:
-        health = self._health
         async with self._writing[name]:
-            health.require_online()
-            health.checkpoints_due.discard(name)
-            found = offsets()
-            write = directory_files.offsets_writer(health.disk, health.path, name, found, self._ids_of(found))
+            self._health.require_online()
             try:
-                await health.disk.in_background(write)
+                await self._replace(name, offsets())
             except BaseException as error:
-                health.checkpoints_due.add(name)
                 if (failure := disk_error_of(error)) is not None:
-                    health.own_file_failed(failure)
+                    self._health.own_file_failed(failure)
                 raise
+
+    async def _replace(self, name: str, found: Offsets) -> None:
+        """Write the file off the event loop, with its lock held. It is due until that has succeeded."""
+        health = self._health
+        health.checkpoints_due.discard(name)
+        write = directory_files.offsets_writer(health.disk, health.path, name, found, self._ids_of(found))
+        try:
+            await health.disk.in_background(write)
+        except BaseException:
+            health.checkpoints_due.add(name)
+            raise
 
     def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         logs = ((each, self._logs.get(each)) for each in partitions)
