@@ -375,9 +375,14 @@ class Cluster:
             if quiet.passed and not is_logged:
                 is_logged = True
                 self.log.warning("waiting up to %g s for an answer: %s", deadline.timeout_ms / 1000, last)
-            if not await deadline.pause(self.settings.retry_backoff_ms):
+            if not await self.pause(deadline):
                 raise CallTimedOut(f"no broker answered within {round(deadline.timeout_ms)} ms", last)
             self.request_refresh()
+
+    async def pause(self, deadline: Deadline) -> bool:
+        """Pause before a call asks again; returns whether time is left."""
+        base_ms, max_ms = self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms
+        return await deadline.pause(poll_pause_ms(deadline.waited_ms(), base_ms, max_ms, self.runtime.random.random()))
 
     async def ask_controller(self, body: Request, answer: type[R], deadline: Deadline) -> R:
         """Ask the controller once. Raises NotController (retriable) if none is known."""

@@ -75,6 +75,10 @@ class Deadline:
         """Whole milliseconds left, rounded up, at least 0: never 0 before the deadline."""
         return max(0, math.ceil((self._at - self._loop.time()) * 1000))
 
+    def waited_ms(self) -> float:
+        """Since the call began."""
+        return (self._loop.time() - self._at) * 1000 + self.timeout_ms
+
     @property
     def passed(self) -> bool:
         return self._loop.time() >= self._at

@@ -65,7 +65,7 @@ async def list_offsets(
             is_logged = True
             cluster.log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)
         cluster.request_refresh()
-        if not await deadline.pause(cluster.settings.retry_backoff_ms):
+        if not await cluster.pause(deadline):
             raise CallTimedOut(f"offsets of {names} are not known after {round(deadline.timeout_ms)} ms", last)
 
 

@@ -30,6 +30,10 @@ from tests.client.reading import earliest, fill
 SECONDS = 30
 ATTEMPTS_MAX = 10 * SECONDS
 """Of one kind to one broker: `retry_backoff_ms` is a tenth of a second. Without pauses there are thousands."""
+LATE_SECONDS = 10
+LATE_ATTEMPTS_MAX = 35
+"""In the last ten seconds, when pauses have grown: to 400 ms for metadata, to a second for all else, a fifth of it by
+chance. With the first pause again and again there are a hundred."""
 Begin = Callable[[FakeCluster, Runtime], Awaitable[Producer | Consumer]]
 
 
@@ -73,6 +77,7 @@ FAULTS: dict[str, Response | bool] = {
 @pytest.mark.parametrize("kind", WORK, ids=lambda kind: kind.__name__)
 def test_what_fails_again_and_again_is_asked_for_seldom(cluster: FakeCluster, kind: type[Request], fault: str) -> None:
     counts: Counter[int] = Counter()
+    early: Counter[int] = Counter()
 
     def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
         if not isinstance(request.body, kind):
@@ -86,12 +91,15 @@ def test_what_fails_again_and_again_is_asked_for_seldom(cluster: FakeCluster, ki
         client = await WORK[kind](cluster, runtime)
         cluster.intercept = intercept
         client._cluster.request_refresh()
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(SECONDS - LATE_SECONDS)
+        early.update(counts)
+        await asyncio.sleep(LATE_SECONDS)
         cluster.intercept = lambda broker, request: None
         with contextlib.suppress(MinibrokerError):  # of what failed for good
             await client.close()
 
     cluster.run(main)
     assert 1 <= max(counts.values()) <= ATTEMPTS_MAX
+    assert max((counts - early).values(), default=0) <= LATE_ATTEMPTS_MAX
     if fault != "not retriable":
         assert sum(counts.values()) > 10, "it is asked for until it succeeds"
