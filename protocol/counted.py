@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith(('ch', 'x')) else 's'}"
 
 
-def some_of(names: Sequence[object]) -> str:
+def some_of(names: Sequence[object], separator: str = ", ") -> str:
     """'a, b'; of more than NAMES_SHOWN names the first ones 'and 3 more'."""
-    shown = ", ".join(map(str, names[:NAMES_SHOWN]))
+    shown = separator.join(map(str, names[:NAMES_SHOWN]))
     return f"{shown} and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else shown

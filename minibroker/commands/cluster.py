@@ -25,7 +25,7 @@ from minibroker.command_line import (
     timeout_option,
     with_port,
 )
-from minibroker.protocol.counted import counted
+from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.printable_text import printable
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
                 progress.show(f"waiting: {reasons[0]}")
                 await asyncio.sleep(0.1)
         progress.clear()
-        raise CommandFailed(f"not healthy after {timeout_s:g} s: {'; '.join(reasons[:5])}")
+        raise CommandFailed(f"not healthy after {timeout_s:g} s: {some_of(reasons, '; ')}")
 
     view, seconds = run_async(until_healthy(), timeout_s + 10, "cluster wait")
     ids = [broker.broker_id for broker in view.brokers]

@@ -25,7 +25,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from minibroker.local_cluster.processes import ProcessIdentity
-from minibroker.protocol.counted import counted
+from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 from minibroker.protocol.ids import MAX_INT32
@@ -202,13 +202,9 @@ def refuse_foreign_directory(data_directory: Path) -> None:
     foreign = [name for name in names if not _belongs_to_a_cluster(name)]
     if foreign and CLUSTER_FILE not in names:
         raise ClusterMissing(
-            f"{data_directory} holds no cluster, but other files ({_listed(foreign)}): choose a --data-dir"
+            f"{data_directory} holds no cluster, but other files ({some_of(foreign)}): choose a --data-dir"
             " that does not exist yet"
         )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join([*names[:3], *([".."] if len(names) > 3 else [])])
 
 
 def _belongs_to_a_cluster(name: str) -> bool:
@@ -274,7 +270,7 @@ def _remove(data_directory: Path, names: list[str]) -> str | None:
             path.unlink(missing_ok=True)
     rest = sorted(os.listdir(data_directory))
     if rest:
-        return f"{data_directory} stays, because it holds files that are not the cluster's: {_listed(rest)}"
+        return f"{data_directory} stays, because it holds files that are not the cluster's: {some_of(rest)}"
     with contextlib.suppress(OSError):  # a mount point stays
         data_directory.rmdir()
     return None

@@ -46,6 +46,7 @@ from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait
 from minibroker.local_cluster.teardown import Ownership, signals_held
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
+from minibroker.protocol.counted import some_of
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.protocol.files.cluster_state import ClusterState
 
@@ -330,7 +331,7 @@ class LocalCluster:
             if view is not None and not reasons:
                 return view
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"not healthy after {timeout_s:g} s: {'; '.join(reasons[:5])}")
+                raise ClusterFailed(f"not healthy after {timeout_s:g} s: {some_of(reasons, '; ')}")
             if tell is not None:
                 tell(reasons[0])
             await asyncio.sleep(POLL_S)

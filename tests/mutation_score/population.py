@@ -53,6 +53,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """In the body of an `except` or a `finally`."""
     owner: str = ""
     """The class whose body such a statement is in: code may loop over what the class holds, and use no name of it."""
+    repetition: int = 0
+    """How many lines before it in its function read the same."""
     mutations: tuple[tuple[str, int], ...] = ()
     """(operator, occurrence of the operator in the module)"""
 

@@ -25,7 +25,8 @@ class DrawnMutant(msgspec.Struct, frozen=True, kw_only=True):
     """One change of one module."""
 
     name: str
-    """A hash of module, function and change: the same while these are the same."""
+    """A hash of module, function and change: the same while these are the same. Of lines that read the same in one
+    function, each has a name of its own."""
     site: Site
     operator: str
     occurrence: int
@@ -109,9 +110,15 @@ def source_of(root: Path, mutant: DrawnMutant) -> str:
 
 def _keyed(module: str, source: str, seed: int) -> Iterator[tuple[bytes, Site]]:
     lines, seen = source.splitlines(), Counter[str]()
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for site in sites(module, source):
-        text = f"{module} {site.function} {lines[site.start[0] - 1].strip()} {site.mutations[0][0]}"
+        number, line = site.start[0], lines[site.start[0] - 1].strip()
+        text = f"{module} {site.function} {line} {site.mutations[0][0]}"
         seen[text] += 1
+        numbers = alike[site.function, line]
+        if number not in numbers:
+            numbers.append(number)
+        site = msgspec.structs.replace(site, repetition=numbers.index(number))
         yield hashlib.sha256(f"{seed} {seen[text]} {text}".encode()).digest(), site
 
 
@@ -140,8 +147,9 @@ def _mutants(sources: Mapping[str, str], keyed: Iterable[tuple[bytes, Site]]) ->
 def _drawn(site: Site, operator: str, occurrence: int, source: str, text: str) -> DrawnMutant:
     changes = [line for line in difflib.ndiff(source.splitlines(), text.splitlines()) if line[:2] in ("- ", "+ ")]
     before, after = (" ".join(line[2:].strip() for line in changes if line[0] == sign) for sign in "-+")
+    where = f"{site.module} {site.function}" + (f" {site.repetition}" if site.repetition else "")
     return DrawnMutant(
-        name=hashlib.sha256(f"{site.module} {site.function} {before} {after}".encode()).hexdigest()[:10],
+        name=hashlib.sha256(f"{where} {before} {after}".encode()).hexdigest()[:10],
         site=site,
         operator=operator,
         occurrence=occurrence,

@@ -67,3 +67,10 @@ def test_handlers_can_be_drawn_alone(root: Path) -> None:
     (root / "broker" / "handler.py").write_text("def f(a):\n    try:\n        g(a)\n    except E:\n        h(a)\n")
     [mutant] = draw(root, 1_000, seed=1, operators=["RemoveCall"], handlers_only=True)
     assert (mutant.before, mutant.after) == ("h(a)", "pass")
+
+
+def test_lines_that_read_the_same_have_names_of_their_own(root: Path) -> None:
+    (root / "broker" / "twice.py").write_text("def f(a):\n    g(a)\n    if a:\n        g(a)\n    g(a) or a\n")
+    calls = draw(root, 1_000, seed=1, folders=["broker.twice"], operators=["RemoveCall"])
+    assert [(mutant.before, mutant.after) for mutant in calls] == [("g(a)", "pass")] * 2
+    assert calls[0].name != calls[1].name

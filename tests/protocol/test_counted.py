@@ -29,3 +29,7 @@ def test_a_list_of_names_says_what_it_leaves_out(count: int, text: str) -> None:
     """Once partitions beyond the fifth were not mentioned at all."""
     assert NAMES_SHOWN == 5
     assert some_of(range(count)) == text
+
+
+def test_sentences_in_a_list_are_parted_by_more_than_a_comma() -> None:
+    assert some_of(["a, b", "c"], "; ") == "a, b; c"
