@@ -29,8 +29,8 @@ def drop_newest(log: OpenLog) -> None:
 
 def record_start_below_cut(log: OpenLog, end_offset: int) -> None:
     """Before a truncation: a log that ends below its recorded start is damaged, so a lower start is recorded first."""
-    known, segment = log.start_record.known, log.segments[log.segment_number(end_offset)]
-    if known is None or known.offset <= segment.base_offset or known.offset <= (end := segment.end_at(end_offset)):
+    recorded, segment = log.start_record.highest_offset, log.segments[log.segment_number(end_offset)]
+    if recorded is None or recorded <= segment.base_offset or recorded <= (end := segment.end_at(end_offset)):
         return
     is_lowered = log.log_start_offset <= end
     reason = log.start_reason if is_lowered else LogStartReason.RESET

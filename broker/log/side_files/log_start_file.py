@@ -47,7 +47,10 @@ class StartRecord:
         """The file's content; on stable storage, unless the log is so new that nothing of it was ever synced."""
         self.is_certain = True
         """False after a failed write: the file may hold `known`, or what should have replaced it."""
+        self._wanted: LogStart | None = None
+        """What a write puts there that goes on, or that failed."""
         self._change = -1 if known is None else known[1]
+        self._written_at_once = 0
         self._disk = disk
         self._path = f"{directory}/{LOG_START}"
         self._writing = asyncio.Lock()
@@ -68,18 +71,28 @@ class StartRecord:
     def was_restarted_empty(self) -> bool:
         return self.known is not None and self.known.reason is LogStartReason.RESET
 
+    @property
+    def highest_offset(self) -> int | None:
+        """Of what the file holds or may get; None if there is no file."""
+        return max((each.offset for each in (self.known, self._wanted) if each is not None), default=None)
+
     def write_at_once(self, start: LogStart) -> None:
         """Write and sync on the event loop, which is rare."""
         self._change += 1
+        self._written_at_once += 1
         self.is_certain = False
         self._write(start, self._change)
-        self.known, self.is_certain = start, True
+        self.known, self.is_certain, self._wanted = start, True, None
 
     async def write(self, start: LogStart) -> None:
         """Write and sync off the event loop; a start written meanwhile by `write_at_once` stays."""
+        written_at_once = self._written_at_once
         async with self._writing:
+            if written_at_once != self._written_at_once:
+                return
             self._change += 1
             change = self._change
+            self._wanted = start
 
             def is_void() -> bool:
                 return self._closed or self._change != change
@@ -91,7 +104,7 @@ class StartRecord:
                 if not self._closed:
                     raise
             if not is_void():
-                self.known, self.is_certain = start, True
+                self.known, self.is_certain, self._wanted = start, True, None
 
     def _write(self, start: LogStart, change: int) -> None:
         try:

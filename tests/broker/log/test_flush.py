@@ -248,6 +248,28 @@ async def test_a_cancelled_sync_keeps_the_list_of_unsynced_files(machine: Machin
     check_log(log)
 
 
+@pytest.mark.invariant("I12")
+@pytest.mark.parametrize("sync", SYNCS)
+async def test_a_cut_during_a_sync_waits_for_the_next_one_before_a_segment_is_closed(
+    machine: Machine, sync: str
+) -> None:
+    """A power cut may bring back what was cut: never in front of newer segments."""
+    directory, log = machine.open_log()
+    append(log, 31)
+    slow = SlowSync(log)
+    syncing = asyncio.ensure_future(SYNCS[sync](directory, log))
+    await asyncio.sleep(0)
+    truncate(log, log.log_end_offset - 2)
+    count = len(log.segments)
+    slow.go.set()
+    await syncing
+    append(log, 31, epoch=1)
+    assert len(log.segments) == count
+    await log.flush()
+    append(log, 1, epoch=1)
+    assert len(log.segments) > count
+
+
 GIVEN_UP: dict[str, Callable[[LogDirectory, PartitionLog], Coroutine[Any, Any, object]]] = {
     **SYNCS,
     "recovery points": lambda directory, _: directory.checkpoint_recovery_points(),

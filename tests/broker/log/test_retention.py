@@ -148,6 +148,25 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(machine: Machine)
     assert machine.file_names(".deleted") == []
 
 
+def test_files_whose_delay_was_shortened_go_before_earlier_ones(machine: Machine) -> None:
+    """The files that are not due yet must not be forgotten for those that are."""
+    long, short = (
+        LogConfig(segment_bytes=1_000, retention_ms=None, retention_bytes=1, file_delete_delay_ms=delay_ms)
+        for delay_ms in (60_000, 0)
+    )
+    _, log = machine.open_log(long)
+    append(log, 30)
+    retain(log, 60, NOW)
+    waiting = machine.file_names(".deleted")
+    log.config = short
+    append(log, 30)
+    retain(log, 120, NOW)
+    assert drive(log.remove_deleted(NOW)) > 0
+    assert machine.file_names(".deleted") == waiting
+    drive(log.remove_deleted(NOW + 60_000))
+    assert machine.file_names(".deleted") == []
+
+
 def test_a_renamed_file_is_removed_after_a_restart(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     append(log, 40)
