@@ -310,6 +310,17 @@ async def test_a_replica_that_finds_no_descriptor_when_it_is_offered_again_is_of
     assert (first.healed, second.healed) == (1, 1), "once"
 
 
+async def test_a_replica_that_finds_no_descriptor_again_and_again_is_still_offered() -> None:
+    replica = HealingReplica(0, *[OutOfDescriptors("too many open files")] * 3)
+    errors, _ = await disk_errors(replica)
+    errors.healed()
+    for _ in range(2):
+        errors.offer_those_waiting_for_descriptor()
+        assert replica.healed == 0
+    errors.offer_those_waiting_for_descriptor()
+    assert replica.healed == 1
+
+
 @pytest.mark.parametrize("state", ["full", "offline"])
 async def test_no_replica_is_offered_for_its_descriptor_while_the_directory_is_full_or_offline(state: str) -> None:
     replica = HealingReplica(0, OutOfDescriptors("too many open files"))
