@@ -115,6 +115,22 @@ def test_one_handshake_per_connection(cluster: FakeCluster) -> None:
     assert cluster.asked(ApiVersionsRequest) == 1
 
 
+@pytest.mark.parametrize("given_up", [0, 1])
+def test_a_call_that_is_given_up_takes_no_connection_from_another(cluster: FakeCluster, given_up: int) -> None:
+    """Whichever began the attempt. Without another call, the attempt ends, too."""
+    address = Address("broker1", PORT)
+
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(address))
+        calls = [asyncio.ensure_future(client.connections.acquire(address, Deadline(1_000))) for _ in range(2)]
+        await asyncio.sleep(0)
+        calls.pop(given_up).cancel()
+        assert not (await calls[0]).closed
+        await client.close()
+
+    cluster.run(main)
+
+
 def test_failed_attempts_come_less_and_less_often(cluster: FakeCluster) -> None:
     attempts: list[float] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -229,6 +230,33 @@ async def test_a_silence_is_told_as_soon_as_it_is_long_enough_and_again_while_it
     await scene.run(it_leaves_an_order_unanswered)
     seconds = [SILENT_SECONDS, SILENT_SECONDS + WATCH_SECONDS, SILENT_SECONDS + 2 * WATCH_SECONDS]
     assert scene.silences == [BrokerSilent(broker_id=2, broker_epoch=scene.epoch, seconds=each) for each in seconds]
+
+
+async def it_is_asked_for_its_logs_without_an_answer(scene: Scene) -> None:
+    """After some inquiries that it has answered."""
+    question = AskLogs(broker=scene.registration(2), partitions=(T0,))
+    topic = LogsOfTopic(topic_name="lines", partitions=[ReplicaLogInfo(partition=0)])
+    answer = GetReplicaLogInfoResponse(broker_epoch=scene.epoch, topics=[topic])
+    scene.cluster.brokers[2].answers[GetReplicaLogInfoRequest] = answer
+    for _ in range(5):
+        scene.channels.ask_for_logs(question)
+        await asyncio.sleep(0.1)
+    scene.cluster.brokers[2].is_mute = True
+    scene.channels.ask_for_logs(question)
+    gc.collect()
+    assert len([each for each in gc.get_objects() if is_inquiry(each)]) <= 2, "those that are over are kept"
+
+
+def is_inquiry(each: object) -> bool:
+    return isinstance(each, asyncio.Task) and each.get_name() == "logs-of-2"
+
+
+@simulated
+async def test_an_inquiry_ends_with_the_registration_that_it_goes_to(cluster: Cluster) -> None:
+    """Else it dials the former address once a second for ever."""
+    await cluster.start(2, 3)
+    async with asyncio.timeout(60):
+        await Scene(cluster).run(it_is_asked_for_its_logs_without_an_answer)
 
 
 async def it_is_left_alone_for_long(scene: Scene) -> None:

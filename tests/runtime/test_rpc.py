@@ -219,8 +219,10 @@ async def test_a_cancelled_request_is_forgotten(scene: Scene) -> None:
     asking = asyncio.ensure_future(connection.request(ApiVersionsRequest(), 10_000))
     await until(lambda: scene.requests)
     asking.cancel()
+    assert connection.is_waited_on
     with pytest.raises(asyncio.CancelledError):
         await asking
+    assert not connection.is_waited_on, "a silent connection that nothing waits for is closed by its owner"
     scene.requests[0].respond(numbered(0))
     await asyncio.sleep(1)
     assert not connection.closed
