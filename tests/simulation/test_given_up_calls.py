@@ -1,7 +1,7 @@
 """Nothing stays of a call that its caller gave up: no entry, task or charge in the client, nor in a broker.
 
 Long-lived clients begin every kind of call and cancel it: soon, or while it waits for its answer. This is done while
-all is well, while the brokers are silent, and while ZooKeeper is. Each time leaves one entry if a clean-up was forgotten,
+all is well, while the brokers are silent, and while ZooKeeper is. Each leaves one entry if a clean-up was forgotten,
 so that a program with timeouts, or a broker with such clients, grows for ever and stops at one of its limits.
 
 It does not see what a cancelled call does to another caller's (`tests/client`).

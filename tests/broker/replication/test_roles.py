@@ -6,7 +6,16 @@ from msgspec.structs import replace
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import FetchRefused, refuse_fetch
 from minibroker.broker.replication.replica import is_stale, step
-from minibroker.broker.replication.state import Fetching, Halted, ReplicaState, ReplicationConfig, Role
+from minibroker.broker.replication.state import (
+    Fetching,
+    Halted,
+    IsrKind,
+    PendingIsr,
+    RemoteReplica,
+    ReplicaState,
+    ReplicationConfig,
+    Role,
+)
 from minibroker.protocol.errors import ErrorCode
 from tests.broker.replication.core_cluster import CoreCluster
 
@@ -84,6 +93,32 @@ def test_a_leader_that_leads_no_more_answers_all_and_keeps_nothing(
     assert kinds(effects).count("LeaderChanged") == 1
     assert (state.role, state.leader_id, state.leader_epoch, state.partition_epoch) == after
     assert (state.waiters, state.remotes, state.in_sync_replicas, state.leader_epoch_start) == ([], {}, (), None)
+
+
+OF_ONE_EPOCH: dict[str, object] = {
+    "leader_epoch_start": 0,
+    "elected_log_start": 0,
+    "in_sync_replicas": (2, 3),
+    "pending_isr": PendingIsr(kind=IsrKind.SHRINK, members=((2, 5), (3, 6)), proposal_id=7),
+    "proposal_in_flight": 7,
+    "remotes": {3: RemoteReplica(last_caught_up_ms=0, last_fetch_ms=0, leader_end_at_last_fetch=0)},
+    "shrink_waits_for_sync": 5,
+    "phase": Halted(),
+    "matches_leader": True,
+    "diverged_at": (0, 0),
+    "alignments_without_progress": 1,
+}
+"""Fields of ReplicaState that say something of the present leader epoch only, and a value of an earlier one."""
+
+
+@pytest.mark.invariant("I33")
+@pytest.mark.parametrize("name", OF_ONE_EPOCH)
+def test_a_follower_of_a_new_epoch_knows_nothing_of_the_one_before(name: str) -> None:
+    clean, dirty = following(), following()
+    setattr(dirty, name, OF_ONE_EPOCH[name])
+    for state in (clean, dirty):
+        step(state, order(CoreCluster(2), 1, epoch=1, version=1))
+    assert getattr(dirty, name) == getattr(clean, name)
 
 
 @pytest.mark.invariant("I29", "I35")
