@@ -58,6 +58,32 @@ def test_a_truncation_is_reported_with_the_divergent_offset(cluster: FakeCluster
 
 
 @pytest.mark.invariant("I22")
+@pytest.mark.parametrize("begins_at", ["an offset", "the earliest"])
+def test_a_truncation_below_records_that_are_to_be_fetched_again_is_reported(
+    cluster: FakeCluster, begins_at: str
+) -> None:
+    """A pause drops what was fetched and not returned: the position keeps the epoch of the last record returned."""
+    fill(cluster, 20)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            if begins_at == "an offset":
+                consumer.seek(T0, 0)
+            for _ in range(15):
+                await consumer.getone(timeout_ms=1_000)
+            consumer.pause(T0)
+            cluster.partition("t").truncate_to(10)
+            cluster.partition("t").elect(2)
+            fill(cluster, 20)
+            await asyncio.sleep(1)
+            consumer.resume(T0)
+            with pytest.raises(LogTruncated, match=r"read up to 15, but it differs from offset 10"):
+                await consumer.getone(timeout_ms=10_000)
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I22")
 def test_on_request_a_truncation_is_followed_and_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     fill(cluster, 100)
 
