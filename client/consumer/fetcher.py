@@ -335,9 +335,7 @@ class Fetcher:
         if answer.error_code:
             self._on_refusal(leader, cursor, answer)
             return
-        if answer.records:
-            cursor.error = None
-        else:
+        if not answer.records:
             cursor.answered()
         if answer.high_watermark >= 0:
             cursor.high_watermark = answer.high_watermark

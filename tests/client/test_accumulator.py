@@ -483,13 +483,15 @@ def test_batches_in_flight_that_are_lost_together_are_one_failure() -> None:
     assert sandbox.queue.retry_at_ms == 50
 
 
-def test_refusals_of_the_former_leader_do_not_delay_the_new_one() -> None:
+@pytest.mark.parametrize("refused_before", [0, 1])
+def test_refusals_of_the_former_leader_do_not_delay_the_new_one(refused_before: int) -> None:
     sandbox = Sandbox()
-    first, *others = window_in_flight(sandbox)
+    batches = window_in_flight(sandbox)
     refusal = broker_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    sandbox.accumulator.refused(first, refusal, retry_at_ms=50)
+    for batch in batches[:refused_before]:
+        sandbox.accumulator.refused(batch, refusal, retry_at_ms=50)
     sandbox.accumulator.set_leader(sandbox.queue, 2, 1)
-    for batch in others:
+    for batch in batches[refused_before:]:
         sandbox.accumulator.refused(batch, refusal, retry_at_ms=500)
     assert sandbox.queue.retry_at_ms == 0
     assert sandbox.queue.failures == 0

@@ -120,6 +120,17 @@ def test_brokers_without_zookeeper_are_named_as_the_cause(
     assert [text.split(" s,")[0].split()[-1] for text in warnings(caplog)] == ["3", "6"]
 
 
+def test_a_record_whose_attempts_were_lost_says_so(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, delivery_timeout_ms=3_000)
+        async with producer:
+            cluster.intercept = lambda broker, request: False if isinstance(request.body, ProduceRequest) else None
+            with pytest.raises(DeliveryTimedOut, match="connection to .* was lost"):
+                await producer.send_and_wait("t", b"lost")
+
+    cluster.run(main)
+
+
 def test_a_producer_id_that_is_not_granted_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.intercept = lambda broker, request: isinstance(request.body, InitProducerIdRequest) or None
 

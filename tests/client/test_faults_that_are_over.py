@@ -90,6 +90,24 @@ def test_a_state_tells_an_error_as_long_as_it_lasts(cluster: FakeCluster, fault:
     cluster.run(main)
 
 
+@pytest.mark.parametrize("fault", FAULTS[1:])
+def test_an_error_is_over_with_the_first_records(cluster: FakeCluster, fault: Fault) -> None:
+    """They fill the buffer, so that no other answer comes. Each fetch that failed was counted."""
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, request_timeout_ms=2_000, max_partition_fetch_bytes=500) as consumer:
+            fault(cluster)
+            await asyncio.sleep(5)
+            assert consumer.connection_state(T0).error is not None
+            assert consumer.metrics().fetches_failed >= 1
+            fill(cluster, 100)
+            cluster.intercept = lambda broker, request: None
+            await asyncio.sleep(5)
+            assert consumer.connection_state(T0).error is None
+
+    cluster.run(main)
+
+
 @pytest.mark.parametrize("fault", [the_partition_is_left_out, the_partition_is_refused, its_records_are_damaged])
 def test_a_partition_without_a_good_answer_is_asked_for_again_with_longer_and_longer_pauses(
     cluster: FakeCluster, fault: Fault

@@ -91,6 +91,25 @@ def test_a_record_in_doubt_stays_in_doubt(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
+def test_another_partitions_record_in_doubt_stays_in_doubt(cluster: FakeCluster) -> None:
+    """It waits for its next attempt when the producer ends."""
+    cluster.add_topic("other", 3)
+
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime, retry_backoff_ms=5_000, retry_backoff_max_ms=5_000) as older:
+            on_produce(cluster, False)
+            doubtful = await older.send("other", b"the answer is lost", partition=1)
+            await asyncio.sleep(1)
+            refuse_always(cluster, ErrorCode.INVALID_PRODUCER_EPOCH)
+            with pytest.raises(ProducerFenced):
+                await older.send_and_wait("t", b"refused")
+            with pytest.raises(ProducerFenced) as raised:
+                await doubtful
+            assert raised.value.maybe_written
+
+    cluster.run(main)
+
+
 def test_a_producer_that_needs_its_next_epoch_learns_that_it_is_fenced(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with named(cluster, runtime) as older:

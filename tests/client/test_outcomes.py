@@ -1,6 +1,7 @@
 """What became of batches: who waits for them, which failures are reported, and the words about those given up."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -180,6 +181,15 @@ async def test_a_cancelled_program_does_not_wait_for_records_that_have_failed_fo
     now_ms = asyncio.get_running_loop().time() * 1000
     oldest = None if age_ms is None else batch_of(0, created_ms=now_ms - age_ms)
     assert cancelled_close_ms(oldest, lambda batch: obstacle) == expected_ms
+
+
+def test_a_delivery_that_is_kept_keeps_no_records() -> None:
+    """A program that keeps the delivery of each record would keep all that it ever sent."""
+    batch = Sandbox().fill()
+    packed = batch.builder
+    batch.finish(None)
+    assert batch.builder is not packed
+    assert packed not in gc.get_referents(batch.append)
 
 
 # ---------------------------------------------------------------------------------------------- given up by `close`
