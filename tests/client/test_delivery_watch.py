@@ -125,7 +125,7 @@ def test_a_record_whose_attempts_were_lost_says_so(cluster: FakeCluster) -> None
         producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, delivery_timeout_ms=3_000)
         async with producer:
             cluster.intercept = lambda broker, request: False if isinstance(request.body, ProduceRequest) else None
-            with pytest.raises(DeliveryTimedOut, match="connection to .* was lost"):
+            with pytest.raises(DeliveryTimedOut, match=r"connection to .* was lost"):
                 await producer.send_and_wait("t", b"lost")
 
     cluster.run(main)
