@@ -270,6 +270,7 @@ class LogDirectory:
             self.delete_log(partition)
         directory, interval = self._directory_of(partition), config.index_interval_bytes
         try:
+            self._renamed.set_aside_stray(directory, topic_id, partition)
             self._disk.make_directory(directory)
             loaded = load_log(self._disk, directory, LoadContext(), index_interval_bytes=interval)
             log = self._adopt(partition, topic_id, config, loaded)
@@ -317,8 +318,7 @@ class LogDirectory:
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:
-            self._renamed.set_aside.setdefault(owner, []).append(target)
-            logger.warning("%s: the damaged log is set aside in %s", partition, target)
+            self._renamed.keep(target, partition, owner, "the damaged log")
 
     @property
     def may_set_aside(self) -> bool:

@@ -23,6 +23,7 @@ from minibroker.broker.log.side_files.damage_note import read_damage_note, repla
 from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import (
     LOG_START,
+    LOG_SUFFIX,
     PARTITION_METADATA,
     SMALL_FILE_BYTES_MAX,
     CorruptCheckpoint,
@@ -104,6 +105,17 @@ def may_be_of(disk: Disk, directory: str, topic_id: str | None, partition: Topic
         return read_claims(disk, directory).owners <= {(topic_id or "", partition.partition)}
     except DiskError:
         return False
+
+
+def is_blank(disk: Disk, directory: str, topic_id: str, partition: TopicPartition) -> bool:
+    """Whether a new log may begin there: no batches, and no file names another topic or partition. A link without a
+    target counts as blank: creating the directory reports it. Raises DiskError."""
+    try:
+        names = disk.list_directory(directory)
+        has_batches = any(name.endswith(LOG_SUFFIX) and disk.file_size(f"{directory}/{name}") for name in names)
+    except FileMissing:
+        return True
+    return not has_batches and may_be_of(disk, directory, topic_id, partition)
 
 
 def load_own_log(

@@ -11,7 +11,11 @@ from functools import partial
 from minibroker.broker.log import ownership
 from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.side_files.set_aside import read_set_aside
-from minibroker.protocol.files.checkpoints import is_deleted_directory_name, parse_damaged_directory_name
+from minibroker.protocol.files.checkpoints import (
+    damaged_directory_name,
+    is_deleted_directory_name,
+    parse_damaged_directory_name,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
 
@@ -52,6 +56,23 @@ class RenamedDirectories:
                 raise
             return None
         return target
+
+    def keep(self, path: str, partition: TopicPartition, owner: TopicPartition, what: str) -> None:
+        """Keep a renamed directory, found as this partition's, until its owner is in sync."""
+        self.set_aside.setdefault(owner, []).append(path)
+        logger.warning("%s: %s is set aside in %s", partition, what, path)
+
+    def set_aside_stray(self, directory: str, topic_id: str, partition: TopicPartition) -> None:
+        """A new log begins empty. What lies in its place was put there while the broker ran (those of the start have
+        logs): a backup, an earlier topic's log, or another partition's. No start has compared it with anything, so it
+        is not used, whatever it names. What a failed creation left behind has no batches. Raises DiskError."""
+        if not self._disk.exists(directory) or ownership.is_blank(self._disk, directory, topic_id, partition):
+            return
+        owner = ownership.named_owner(self._disk, directory, partition)
+        target = self.rename(directory, owner, damaged_directory_name)
+        if target is not None:
+            self.keep(target, partition, owner, "a directory that was put there while the broker ran")
+            self.sync_names()
 
     def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
         short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)

@@ -132,6 +132,43 @@ def test_another_partitions_log_is_set_aside_under_its_owners_name(machine: Mach
     assert machine.open(CONFIG).set_aside == {SECOND: [aside]}
 
 
+@pytest.mark.invariant("I26")
+@pytest.mark.parametrize("is_nameless", [False, True])
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, "id-of-the-next-topic-of-that-name"])
+def test_a_log_put_there_while_the_broker_runs_is_not_the_new_log(
+    machine: Machine, topic_id: str, is_nameless: bool
+) -> None:
+    """A backup of a deleted topic was put back before the topic was made again: its records were the new topic's."""
+    directory = two_logs(machine)
+    directory.delete_log(PARTITION)
+    disk, place = machine.disk(), f"{PATH}/{PARTITION}"
+    disk.rename(f"{place}.0-delete", place)
+    for name in ("partition.metadata", "log-start") if is_nameless else ():
+        disk.remove(f"{place}/{name}")
+    log = directory.create_log(PARTITION, topic_id, CONFIG)
+    assert (log.log_end_offset, log.damage) == (0, None)
+    assert directory.set_aside == {PARTITION: [f"{place}.0-damaged"]}
+    assert disk.list_directory(f"{place}.0-damaged")
+
+
+def test_the_log_start_of_another_topic_is_not_that_of_a_new_log(machine: Machine) -> None:
+    directory = two_logs(machine)
+    machine.disk().make_directory(f"{PATH}/lines-2")
+    other = LogStart(topic_id=TOPIC_ID, partition=1, offset=1_000, reason=LogStartReason.RETENTION)
+    machine.disk().replace_file(f"{PATH}/lines-2/log-start", format_log_start(other, 7) + bytes(4_096))
+    log = directory.create_log(TopicPartition("lines", 2), TOPIC_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert directory.set_aside == {SECOND: [f"{PATH}/{SECOND}.0-damaged"]}
+
+
+def test_a_directory_made_for_a_new_log_is_used(machine: Machine) -> None:
+    """As a link to another disk is; and what a failed creation leaves."""
+    directory = machine.open(CONFIG)
+    machine.disk().make_directory(f"{PATH}/{PARTITION}")
+    assert directory.create_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 0
+    assert directory.set_aside == {}
+
+
 def test_salvage_takes_only_records_of_the_partition(machine: Machine) -> None:
     directory = two_logs(machine)
     directory.logs[PARTITION].mark_damaged("a test says so")
