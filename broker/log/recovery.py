@@ -219,9 +219,11 @@ class _Loader:
             if following > self.synced_end and not self.clean:
                 return None
             tail = self._read_tail(segment)
-            if tail.end_offset != following:
+            if tail.end_offset != following or tail.misfit is not None:
                 what = tail.misfit or f"ends at offset {tail.end_offset}"
-                self._damaged(f"{segment.path}{LOG_SUFFIX} does not reach to {following}, the next one: {what}")
+                is_longer = tail.end_offset == following
+                problem = "holds more than the batches up to" if is_longer else "does not reach to"
+                self._damaged(f"{segment.path}{LOG_SUFFIX} {problem} {following}, the next one: {what}")
                 del self.segments[number + 1 :]
                 return min(tail.end_offset, following)
         return None

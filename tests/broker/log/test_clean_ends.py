@@ -16,7 +16,7 @@ from minibroker.protocol.files.checkpoints import (
     segment_file_name,
 )
 from minibroker.protocol.ids import TopicPartition
-from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive
+from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 FIRST = segment_file_name(0)
@@ -34,6 +34,23 @@ def test_a_stray_empty_segment_does_not_move_the_end_after_a_clean_stop(machine:
     assert log.log_end_offset == 20
     assert log.damage is not None
     assert f"does not reach to {offset}, the next one: ends at offset 20" in log.damage
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("stray", [27, 200])
+def test_bytes_behind_the_last_batch_of_a_closed_segment_are_damage(machine: Machine, clean: bool, stray: int) -> None:
+    """The audit convicts them; a broker did not, and after a kill it removed the next segment for them."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 20)
+    drive(log.flush())
+    drive(directory.close(clean, {}))
+    machine.kill()
+    names = machine.file_names(".log")
+    closed = names[-2]
+    machine.edit(closed, machine.content(closed) + b"\0" * stray)
+    log = machine.open(SMALL).logs[PARTITION]
+    assert f"{closed} holds more than the batches up to" in str(log.damage)
+    assert machine.file_names(".log") == names
 
 
 def test_an_older_recovery_point_checkpoint_does_not_damage_a_log(machine: Machine) -> None:
