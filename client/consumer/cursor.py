@@ -316,11 +316,13 @@ class Cursor:
             return f"leader epoch {header.partition_leader_epoch} is above the leader's {self.leader_epoch}"
         return None
 
-    def out_of_range(self, reset: OffsetReset, where: Where, log_start_offset: Offset = 0) -> None:
+    def out_of_range(self, reset: OffsetReset, where: Where, log_start_offset: Offset = 0) -> bool:
         """The leader does not have the fetch offset. Buffered records stay readable. Where its log starts behind that
-        offset, its successor may start earlier again: no record is returned twice then."""
+        offset, its successor may start earlier again: no record is returned twice then. Returns whether the user must
+        be told: the policy moves a position that the user chose or has read up to, and no call raises an error."""
         if self.chunks:
-            return  # fetch again when the user has read them: the log may have changed by then
+            return False  # fetch again when the user has read them: the log may have changed by then
+        is_users = self.read_since_move or self.reset_from is None
         if reset is OffsetReset.NONE:
             text = f"position {self.fetch_offset} is not in the log, and auto_offset_reset is 'none'"
             self.halted = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, where, text)
@@ -329,6 +331,7 @@ class Cursor:
             self.seek_by(reset.timestamp)
             if reset is OffsetReset.EARLIEST and log_start_offset > before[0]:
                 self.outrun_at = before
+        return is_users and reset is not OffsetReset.NONE
 
     def ask_epoch_end(self) -> EpochQuestion:
         """The present question to the leader, whose answer ends a validation."""

@@ -414,7 +414,10 @@ class Fetcher:
         error = fetch_refusal(answer.error_code, where, cursor.fetch_offset)
         self._refused(cursor, error)
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            cursor.out_of_range(self._settings.reset, where, answer.log_start_offset)
+            if cursor.out_of_range(self._settings.reset, where, answer.log_start_offset):
+                goes_on = "start" if self._settings.reset is OffsetReset.EARLIEST else "end"
+                text = "offset %d of %s is not in its leader's log: by auto_offset_reset, reading goes on at its %s"
+                self._cluster.log.warning(text, cursor.fetch_offset, cursor.topic_partition, goes_on)
             return
         if self._cluster.metadata.apply_hint(cursor.topic_partition, answer.current_leader):
             self._learn_leaders()

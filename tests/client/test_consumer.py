@@ -1,6 +1,7 @@
 """The consumer against fake brokers in simulated time."""
 
 import asyncio
+import logging
 from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
@@ -443,6 +444,27 @@ def test_out_of_range_follows_the_policy(cluster: FakeCluster) -> None:
             assert (await consumer.getone(timeout_ms=2_000)).offset == 50
 
     cluster.run(main)
+
+
+@pytest.mark.parametrize(("policy", "goes_on"), [("earliest", "start"), ("latest", "end")])
+def test_a_position_that_retention_has_passed_is_not_moved_silently(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, policy: str, goes_on: str
+) -> None:
+    """With 'latest', the default, records that are still there are skipped."""
+    fill(cluster, 100)
+    cluster.partition("t").trim_before(50)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, auto_offset_reset=policy) as consumer:
+            consumer.seek(T0, 3)
+            await consumer.getmany(timeout_ms=1_000)
+            assert await consumer.position(T0) in (100, 101) or policy == "earliest"
+
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        cluster.run(main)
+    (line,) = [each.getMessage() for each in caplog.records]
+    what = "offset 3 of t-0 is not in its leader's log"
+    assert line.endswith(f"{what}: by auto_offset_reset, reading goes on at its {goes_on}")
 
 
 def test_out_of_range_without_policy_is_raised_until_a_seek(cluster: FakeCluster) -> None:
