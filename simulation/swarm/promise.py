@@ -127,6 +127,13 @@ PROMISE = (
         " it are deleted on all replicas",
     ),
     PromiseRow(
+        "the modification times of one broker's segment files are set back (a restore, a copy, a tool)",
+        Circumstance.ANY,
+        Guarantee.MAY_LOSE,
+        "they say when a segment was last written: once that broker leads, `retention.ms` deletes what seems too old,"
+        " on all replicas. `touch` the `.log` files before the broker starts",
+    ),
+    PromiseRow(
         "ZooKeeper comes back with an older copy of its data while brokers run",
         Circumstance.ANY,
         Guarantee.STOPS_SAFELY,
