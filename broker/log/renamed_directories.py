@@ -21,8 +21,11 @@ from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDesc
 
 logger = logging.getLogger(__name__)
 
+NAME_CHARACTERS_MAX = 255
+"""The file system's limit."""
 TOPIC_CHARACTERS_KEPT = 200
-"""In the name of a deleted directory, which must stay below the file system's 255 with its suffix."""
+"""In the name of a directory that would be longer with its suffix. The next start does not find the partition of a
+damaged log under such a name, so names are cut only where they must be."""
 
 
 class RenamedDirectories:
@@ -76,10 +79,11 @@ class RenamedDirectories:
 
     def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
         short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)
+        kept = partition if len(name(partition, "999")) <= NAME_CHARACTERS_MAX else short
         number = 0
-        while self._disk.exists(f"{self._path}/{name(short, str(number))}"):
+        while self._disk.exists(f"{self._path}/{name(kept, str(number))}"):
             number += 1
-        return f"{self._path}/{name(short, str(number))}"
+        return f"{self._path}/{name(kept, str(number))}"
 
     def sync_names(self) -> None:
         """Sync the names of the partitions' directories; without a free file descriptor that stays due."""

@@ -132,6 +132,17 @@ def test_another_partitions_log_is_set_aside_under_its_owners_name(machine: Mach
     assert machine.open(CONFIG).set_aside == {SECOND: [aside]}
 
 
+def test_the_next_start_knows_a_damaged_log_of_a_topic_with_a_long_name(machine: Machine) -> None:
+    """Its directory stayed for ever, and another topic whose name was the same up to there removed it."""
+    partition = TopicPartition("x" * 230, 0)
+    directory = machine.open(CONFIG)
+    append(directory.create_log(partition, TOPIC_ID, CONFIG), 3)
+    directory.logs[partition].mark_damaged("a test says so")
+    directory.set_log_aside(partition)
+    machine.kill()
+    assert list(machine.open(CONFIG).set_aside) == [partition]
+
+
 @pytest.mark.invariant("I26")
 @pytest.mark.parametrize("is_nameless", [False, True])
 @pytest.mark.parametrize("topic_id", [TOPIC_ID, "id-of-the-next-topic-of-that-name"])
