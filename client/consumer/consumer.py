@@ -126,8 +126,7 @@ class Consumer(OffsetQueries):
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster and assign every partition of the topics. Raises ClusterUnreachable or
-        UnknownTopicOrPartition."""
+        """Find the cluster, and assign all its partitions. Raises ClusterUnreachable or UnknownTopicOrPartition."""
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
         self._owner = CallerCheck("consumer")
@@ -317,6 +316,7 @@ class Consumer(OffsetQueries):
                 if result:
                     break
                 self._raise_halted(partitions)
+                self._fetcher.ask_for(partitions)
                 if not await self._wait_for_update(deadline):
                     break
                 continue
@@ -351,6 +351,7 @@ class Consumer(OffsetQueries):
                 if result:
                     break
                 self._raise_halted(partitions)
+                self._fetcher.ask_for(partitions)
                 if not await self._wait_for_update(deadline):
                     break
                 continue

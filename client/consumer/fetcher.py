@@ -4,15 +4,14 @@ Owns: fetch requests and their answers, and back-off. Leaves to others: what an 
 and resolving positions that are not known (`positions`).
 
 A leader gets a fetch only when all of its partitions that this consumer reads have room: so each long poll covers all
-of them, and data for any of them ends it. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_fetch_bytes
-per partition.
+of them, and data for any of them ends it. Calls that name partitions may read no others, so theirs do not wait for the
+room of others. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_fetch_bytes per partition.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from minibroker.client.consumer.connection_state import LeaderState, describe_co
 from minibroker.client.consumer.consumer_metrics import ConsumerMetrics
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.fetch_answer import AnswerCallback, FetchAnswer
+from minibroker.client.consumer.fetch_in_flight import Asked, FetchInFlight
 from minibroker.client.consumer.partition_watch import PartitionWatch
 from minibroker.client.consumer.positions import PositionResolver
 from minibroker.client.errors import (
@@ -36,7 +36,7 @@ from minibroker.client.errors import (
 from minibroker.client.metadata_cache import Address
 from minibroker.client.retry import backoff_ms
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, to_wire
+from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
 from minibroker.protocol.wire.messages import (
     FetchPartition,
@@ -47,7 +47,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.deadline import DeadlineTimer
-from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
+from minibroker.runtime.rpc import ConnectionClosed, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
 """If a fetch takes this much longer than its max_wait_ms, metadata is refreshed: another broker may lead now."""
@@ -67,24 +67,6 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     isolation_level: int
     reset: OffsetReset
     halt_on_truncation: bool
-
-
-class _Asked(NamedTuple):
-    """What a fetch asked for one partition."""
-
-    cursor: Cursor
-    generation: int
-    offset: Offset
-    leader_epoch: LeaderEpoch | None
-
-
-class _FetchInFlight(msgspec.Struct, eq=False):
-    """One fetch in flight, with what was requested, so that a stale answer is recognised."""
-
-    connection: RpcConnection
-    correlation_id: int
-    sent_at_ms: float
-    cursors: dict[TopicPartition, _Asked]
 
 
 class Fetcher:
@@ -109,7 +91,9 @@ class Fetcher:
         self.ready: deque[Cursor] = deque()
         """Cursors that hold chunks, in the order in which the chunks arrived."""
         self.leaders: dict[BrokerId, LeaderState] = {}
-        self._asked: dict[BrokerId, _FetchInFlight] = {}
+        self._asked: dict[BrokerId, FetchInFlight] = {}
+        self._awaited: set[TopicPartition] = set()
+        """Partitions that a call has named and found without records."""
         self.positions = PositionResolver(
             cluster,
             lambda: self._cursors,
@@ -147,6 +131,7 @@ class Fetcher:
             cursor.chunks.clear()
         self._cursors = {cursor.topic_partition: cursor for cursor in cursors}
         self.ready.clear()
+        self._awaited.clear()
         self._learn_leaders()
         self.moved()
 
@@ -155,18 +140,25 @@ class Fetcher:
         this is abandoned: its answer will be dropped, and a new one is sent at once."""
         now_ms = self.now_ms()
         for leader, flight in tuple(self._asked.items()):
-            wanted = [each for each in self._cursors.values() if each.leader == leader and each.is_due(now_ms)]
-            if not all(self._is_asked(flight, cursor) for cursor in wanted):
+            due = (each for each in self._cursors.values() if each.leader == leader and each.is_due(now_ms))
+            if not all(self._is_asked(flight, cursor) for cursor in due if cursor.has_room):
                 flight.connection.forget(flight.correlation_id)
                 del self._asked[leader]
         self.wake()
+
+    def ask_for(self, partitions: Iterable[TopicPartition]) -> None:
+        """A call waits for these and no others: they are fetched though it leaves others of their leaders full."""
+        found = self._cursors.keys() & partitions
+        if found:
+            self._awaited |= found
+            self.wake()
 
     def fetch_again(self, cursor: Cursor) -> None:
         """Drop what is buffered of it, from its position on."""
         cursor.refetch()
         self.moved()
 
-    def _is_asked(self, flight: _FetchInFlight, cursor: Cursor) -> bool:
+    def _is_asked(self, flight: FetchInFlight, cursor: Cursor) -> bool:
         """Whether the answer is useful for this cursor."""
         asked = flight.cursors.get(cursor.topic_partition)
         return asked is not None and asked[:3] == (cursor, cursor.generation, cursor.fetch_offset)
@@ -186,6 +178,8 @@ class Fetcher:
         """One of its chunks was read. Its leader gets a fetch if no other partition of the leader lacks room."""
         leader = cursor.leader
         if leader in self._asked:
+            if not cursor.chunks and cursor.topic_partition not in self._asked[leader].cursors:
+                self.moved()
             return
         for other in self.ready:
             if other.leader == leader and not other.has_room and other.wants_data:
@@ -238,7 +232,8 @@ class Fetcher:
             else:
                 by_leader.setdefault(cursor.leader, []).append(cursor)
         for leader, cursors in by_leader.items():
-            if leader not in blocked and leader not in self._asked:
+            is_blocked = leader in blocked and self._awaited.isdisjoint(each.topic_partition for each in cursors)
+            if not is_blocked and leader not in self._asked:
                 self._ask(leader, cursors)
         self._check_slow(now_ms)
         next_ms.extend(
@@ -257,7 +252,7 @@ class Fetcher:
         self._rotation += 1
         start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: rotate them
         topics: dict[tuple[str, str], list[FetchPartition]] = {}
-        asked: dict[TopicPartition, _Asked] = {}
+        asked: dict[TopicPartition, Asked] = {}
         for cursor in cursors[start:] + cursors[:start]:
             topic, index = cursor.topic_partition
             query = FetchPartition(
@@ -267,7 +262,7 @@ class Fetcher:
                 partition_max_bytes=cursor.max_bytes,
             )
             topics.setdefault((topic, cursor.topic_id or ""), []).append(query)
-            asked[cursor.topic_partition] = _Asked(cursor, cursor.generation, cursor.fetch_offset, cursor.leader_epoch)
+            asked[cursor.topic_partition] = Asked(cursor, cursor.generation, cursor.fetch_offset, cursor.leader_epoch)
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
@@ -278,14 +273,14 @@ class Fetcher:
                 for (name, topic_id), partitions in topics.items()
             ],
         )
-        flight = _FetchInFlight(connection, -1, self.now_ms(), asked)
+        flight = FetchInFlight(connection, -1, self.now_ms(), asked)
         try:
             flight.correlation_id = connection.send(request, partial(self._on_reply, leader, flight))
         except ConnectionClosed:
             return  # _on_connection continues: the loss is reported within this step of the loop
         self._asked[leader] = flight
 
-    def _on_reply(self, leader: BrokerId, flight: _FetchInFlight, reply: Response | RpcError) -> None:
+    def _on_reply(self, leader: BrokerId, flight: FetchInFlight, reply: Response | RpcError) -> None:
         if self._asked.get(leader) is flight:
             del self._asked[leader]
         if self._closed:
@@ -315,7 +310,7 @@ class Fetcher:
         self._on_update()
         self._pump()
 
-    def _failed(self, leader: BrokerId, state: LeaderState, flight: _FetchInFlight, error: MinibrokerError) -> None:
+    def _failed(self, leader: BrokerId, state: LeaderState, flight: FetchInFlight, error: MinibrokerError) -> None:
         state.failures += 1
         state.error = error
         self.metrics.fetches_failed += len(flight.cursors)
@@ -326,7 +321,7 @@ class Fetcher:
             asked.cursor.retry_at_ms = retry_at_ms
         self._cluster.request_refresh()
 
-    def _on_partition(self, leader: BrokerId, asked: _Asked, answer: FetchPartitionResponse) -> None:
+    def _on_partition(self, leader: BrokerId, asked: Asked, answer: FetchPartitionResponse) -> None:
         cursor = asked.cursor
         if self._cursors.get(cursor.topic_partition) is not cursor:
             return
@@ -351,7 +346,7 @@ class Fetcher:
         self._refused(cursor, error)
         self._cluster.request_refresh()
 
-    def _tell(self, leader: BrokerId, asked: _Asked, high_watermark: Offset) -> None:
+    def _tell(self, leader: BrokerId, asked: Asked, high_watermark: Offset) -> None:
         """The user's callbacks get what was just accepted."""
         cursor = asked.cursor
         told = FetchAnswer(

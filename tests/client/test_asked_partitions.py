@@ -1,0 +1,89 @@
+"""Calls that name partitions get their records, though the records of others wait to be read."""
+
+import asyncio
+
+import pytest
+
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.cursor import CHUNKS_MAX
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import fill
+
+ASKED, OTHER = TopicPartition("six", 0), TopicPartition("six", 3)
+RECORDS = 100
+POLL_MS = 30_000
+SECONDS_MAX = 0.5
+"""Some round trips."""
+
+
+def one_batch_at_a_time(cluster: FakeCluster, runtime: Runtime, **settings: object) -> Consumer:
+    """Reads two partitions of one leader that hold records; each answer brings one batch of a partition."""
+    cluster.add_topic("six", 6)
+    assert cluster.partitions[ASKED].leader == cluster.partitions[OTHER].leader
+    for partition in (ASKED, OTHER):
+        fill(cluster, RECORDS, topic="six", index=partition.partition)
+    return Consumer(
+        "six",
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=1,
+        runtime=runtime,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+async def _many(consumer: Consumer, partition: TopicPartition, timeout_ms: float) -> list[int]:
+    found = await consumer.getmany(partition, timeout_ms=timeout_ms)
+    return [record.offset for record in found.get(partition, ())]
+
+
+async def _batches(consumer: Consumer, partition: TopicPartition, timeout_ms: float) -> list[int]:
+    found = await consumer.getmany_batches(partition, timeout_ms=timeout_ms)
+    return [offset for batch in found for offset in range(batch.base_offset, batch.base_offset + len(batch))]
+
+
+@pytest.mark.parametrize("take", [_many, _batches])
+def test_one_partition_is_read_to_its_end_while_another_waits(cluster: FakeCluster, take) -> None:  # type: ignore[no-untyped-def]
+    """An empty answer would look like the end of the log."""
+
+    async def main(runtime: Runtime) -> None:
+        async with one_batch_at_a_time(cluster, runtime) as consumer:
+            for partition in (ASKED, OTHER):
+                offsets: list[int] = []
+                while taken := await take(consumer, partition, 1_000):
+                    offsets += taken
+                assert offsets == list(range(RECORDS))
+                assert all(len(cursor.chunks) <= CHUNKS_MAX for cursor in consumer._cursors.values())
+
+    cluster.run(main)
+
+
+def test_calls_that_do_not_wait_find_what_they_ask_for_sooner_or_later(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with one_batch_at_a_time(cluster, runtime) as consumer:
+            offsets: list[int] = []
+            for _ in range(2 * RECORDS):
+                offsets += await _many(consumer, ASKED, 0)
+                await asyncio.sleep(0.1)
+            assert offsets == list(range(RECORDS))
+
+    cluster.run(main)
+
+
+def test_a_partition_that_has_room_again_waits_for_no_poll_without_it(cluster: FakeCluster) -> None:
+    """The leader was asked for the other partition alone, and holds that fetch until records come."""
+
+    async def main(runtime: Runtime) -> float:
+        async with one_batch_at_a_time(cluster, runtime, fetch_max_wait_ms=POLL_MS) as consumer:
+            while await _many(consumer, ASKED, 1_000):
+                pass
+            began = asyncio.get_running_loop().time()
+            offsets: list[int] = []
+            while len(offsets) < RECORDS:
+                offsets += await _many(consumer, OTHER, 2 * POLL_MS)
+            assert offsets == list(range(RECORDS))
+            return asyncio.get_running_loop().time() - began
+
+    assert cluster.run(main) < SECONDS_MAX
