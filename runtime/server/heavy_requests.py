@@ -1,4 +1,4 @@
-"""Heavy requests are handled one at a time, the smallest first, in at most about half of the loop's time.
+"""Heavy requests are handled one at a time, small ones first, in at most about half of the loop's time.
 
 Owns: the queue of connections whose next request is large, or is small with a large answer. Leaves to others: what is
 in the request. It waits, packed, in the connection's receive buffer, which the memory budget covers.
@@ -7,13 +7,14 @@ in the request. It waits, packed, in the connection's receive buffer, which the 
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from minibroker.protocol.wire.messages import APIS, ApiKey
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.server.server_limits import (
     HANDSHAKE_MAX_BYTES,
     HEAVY_BYTES_PER_SECOND,
+    HEAVY_OLDEST_EVERY,
     HEAVY_RETRY_MS,
     HEAVY_WAITING_MAX_BYTES,
     LIGHT_REQUEST_MAX_BYTES,
@@ -54,15 +55,26 @@ class HeavyConnection(Protocol):
     def abort_because(self, reason: str) -> None: ...
 
 
+class _Waiting(NamedTuple):
+    """A request in the queue, in the order of the queue."""
+
+    rank: int
+    """Its size; all sizes up to LIGHT_REQUEST_MAX_BYTES are the same."""
+    serial: int
+    size_bytes: int
+    connection: HeavyConnection
+
+
 class HeavyRequests:
     """All heavy requests of one server."""
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
         """`has_room`: whether there is memory for one more large answer."""
         self._has_room = has_room
-        self._waiting: list[tuple[int, int, HeavyConnection]] = []
+        self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
         self._serial = 0
+        self._taken = 0
         self._free_at = 0.0
         self._is_handling = False
         self._timer = DeadlineTimer(self._serve)
@@ -75,7 +87,8 @@ class HeavyRequests:
             self._began(size_bytes)
             return True
         self._serial += 1
-        heapq.heappush(self._waiting, (size_bytes, self._serial, connection))
+        rank = max(size_bytes, LIGHT_REQUEST_MAX_BYTES)
+        heapq.heappush(self._waiting, _Waiting(rank, self._serial, size_bytes, connection))
         self._waiting_bytes += size_bytes
         if self._waiting_bytes > HEAVY_WAITING_MAX_BYTES:
             self._reject_largest()
@@ -84,15 +97,28 @@ class HeavyRequests:
 
     def _reject_largest(self) -> None:
         """First drop connections that have closed meanwhile, then close those with the largest requests."""
-        self._waiting = [entry for entry in self._waiting if not entry[2].is_closed]
+        self._waiting = [entry for entry in self._waiting if not entry.connection.is_closed]
         heapq.heapify(self._waiting)
-        self._waiting_bytes = sum(size_bytes for size_bytes, _, _ in self._waiting)
+        self._waiting_bytes = sum(entry.size_bytes for entry in self._waiting)
         while self._waiting_bytes > HEAVY_WAITING_MAX_BYTES:
-            largest = max(self._waiting)
-            self._waiting.remove(largest)
-            heapq.heapify(self._waiting)
-            self._waiting_bytes -= largest[0]
-            largest[2].abort_because(f"its request of {largest[0]} bytes is one too many while large requests wait")
+            largest = self._remove(max(self._waiting))
+            largest.connection.abort_because(
+                f"its request of {largest.size_bytes} bytes is one too many while large requests wait"
+            )
+
+    def _remove(self, entry: _Waiting) -> _Waiting:
+        self._waiting.remove(entry)
+        heapq.heapify(self._waiting)
+        self._waiting_bytes -= entry.size_bytes
+        return entry
+
+    def _take_next(self) -> _Waiting:
+        self._taken += 1
+        if self._taken % HEAVY_OLDEST_EVERY == 0:
+            return self._remove(min(self._waiting, key=lambda entry: entry.serial))
+        entry = heapq.heappop(self._waiting)
+        self._waiting_bytes -= entry.size_bytes
+        return entry
 
     def stop(self) -> None:
         """Begin no request any more."""
@@ -122,8 +148,7 @@ class HeavyRequests:
             self._timer.set_after(HEAVY_RETRY_MS / 1000)
             return
         while self._waiting:
-            size_bytes, _, connection = heapq.heappop(self._waiting)
-            self._waiting_bytes -= size_bytes
+            _, _, size_bytes, connection = self._take_next()
             if not connection.is_closed:
                 self._began(size_bytes)
                 connection.take_heavy_slot()

@@ -32,6 +32,9 @@ LIGHT_REQUEST_MAX_BYTES = 4 * KIB
 HEAVY_BYTES_PER_SECOND = 4 * MIB
 """Larger requests are handled one at a time. After each the next one waits for as long as the first one took, and at
 least for the time that this rate gives: so at least half of the loop's time is left for everything else."""
+HEAVY_OLDEST_EVERY = 16
+"""One of so many heavy requests is the one that has waited longest. The others are the smallest: a flood of small ones
+would keep a large one waiting for ever."""
 HEAVY_WAITING_MAX_BYTES = 8 * MIB
 """Bytes of heavy requests that may wait; beyond it the connection with the largest is closed. Two seconds' worth."""
 HEAVY_RETRY_MS = 20
