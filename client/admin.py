@@ -44,6 +44,7 @@ from minibroker.client.limits import (
     CALL_TIMEOUT_MS,
     Deadline,
     check_at_least,
+    check_names,
     parse_servers,
 )
 from minibroker.client.metadata_cache import Address
@@ -225,7 +226,7 @@ class AdminClient(PublicClient):
         only the search for a controller takes up to `timeout_ms`.
         """
         deadline = self._deadline(timeout_ms)
-        wanted = list(dict.fromkeys(names))
+        wanted = check_names(names)
         reply, in_doubt = await self._delete_in_time(wanted, deadline, answer_ms)
         results: dict[str, BrokerError | None] = {name: left_out(name, Where(topic=name)) for name in wanted}
         for answer in answers_for(wanted, reply.responses):
@@ -273,7 +274,7 @@ class AdminClient(PublicClient):
 
         Raises UnknownTopicOrPartition if one of the named topics does not exist.
         """
-        asked = None if names is None else [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)]
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in check_names(names)]
         request = MetadataRequest(topics=asked)
         reply = await self._cluster_checked().ask_any(request, MetadataResponse, self._deadline(timeout_ms))
         result: dict[str, TopicDescription] = {}
@@ -413,7 +414,7 @@ class AdminClient(PublicClient):
     ) -> dict[str, BrokerError | None]:
         """Forget these names; the value is None or the error. A process that runs under a name is not fenced by that,
         nor by a later start: end it first. It gets ProducerFenced when it needs its next epoch."""
-        wanted = list(dict.fromkeys(names))
+        wanted = check_names(names)
         request = DeleteProducerNamesRequest(names=wanted)
         reply, in_doubt = await change(
             self._cluster_checked(), request, DeleteProducerNamesResponse, self._deadline(timeout_ms), no_errors

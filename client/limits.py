@@ -5,7 +5,7 @@ Owns: numbers, deadlines, and the checks of what users pass in. Leaves to others
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from minibroker.client.errors import InvalidCall
 from minibroker.client.metadata_cache import Address
@@ -98,6 +98,8 @@ def parse_servers(servers: str | Sequence[str]) -> list[Address]:
     if not isinstance(servers, Sequence):
         raise InvalidCall(f"bootstrap_servers is {servers!r:.80}; give HOST:PORT[,HOST:PORT]..")
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidCall(f"bootstrap_servers is {servers!r:.80}; give HOST:PORT[,HOST:PORT]..")
     addresses = [_parse_server(text.strip()) for text in texts if text.strip()]
     if not addresses:
         raise InvalidCall("bootstrap_servers is empty; give HOST:PORT[,HOST:PORT]..")
@@ -131,6 +133,21 @@ def check_at_least(minimum: float, **values: float) -> None:
         if not is_number or not minimum <= value <= NUMBER_MAX:  # so nan is refused, too
             what = f"a number of at least {minimum}" if not is_number or not value > minimum else "below 2**63"
             raise InvalidCall(f"{name} is {value!r:.80}; it must be {what}")
+
+
+def check_whole(minimum: int, **values: int) -> None:
+    """Each named parameter must be a whole number of at least `minimum`: brokers refuse a request with a fraction."""
+    for name, value in values.items():
+        if isinstance(value, float):
+            raise InvalidCall(f"{name} is {value!r:.80}; it must be a whole number")
+    check_at_least(minimum, **values)
+
+
+def check_names(names: Iterable[str]) -> list[str]:
+    """Each name once. A text alone, whose letters would be taken for names, is refused."""
+    if isinstance(names, str):
+        raise InvalidCall(f"{names!r:.80} is one name: give a list of names")
+    return list(dict.fromkeys(names))
 
 
 def check_topic(name: object) -> None:

@@ -38,9 +38,9 @@ from minibroker.client.limits import (
     CALL_TIMEOUT_MS,
     Deadline,
     as_partition,
-    check_at_least,
     check_partition,
     check_topic,
+    check_whole,
 )
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
@@ -184,7 +184,7 @@ class Consumer(OffsetQueries):
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Continue at this offset. This also ends a halt after LogTruncated or OffsetOutOfRange."""
-        check_at_least(0, offset=offset)
+        check_whole(0, offset=offset)
         self._cursor(partition)
         self._forget_current()
         self._cursor(partition).seek(offset)
@@ -302,7 +302,7 @@ class Consumer(OffsetQueries):
         Waits up to timeout_ms for the first record; {} if none came: `connection_state` has the reason.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
-        check_at_least(1, max_records=limit)
+        check_whole(1, max_records=limit)
         self._check_open()
         deadline = Deadline(timeout_ms)
         await asyncio.sleep(0)  # lets the loop run; before anything is taken, so that a cancelled call loses nothing
@@ -467,7 +467,7 @@ class Consumer(OffsetQueries):
         cursor = self._cursors.get(partition)
         if cursor is None:
             self._check_open()
-            raise InvalidCall(f"{TopicPartition(*partition)} is not assigned to this consumer")
+            raise InvalidCall(f"{as_partition(partition)} is not assigned to this consumer")
         self._owner.check()
         return cursor
 

@@ -9,7 +9,7 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.connection_state import describe_connection
 from minibroker.client.consumer.cursor import Cursor
 from minibroker.client.consumer.fetcher import Fetcher
-from minibroker.client.errors import CallTimedOut, CorruptRecords, MinibrokerError
+from minibroker.client.errors import CallTimedOut, CorruptRecords, InvalidCall, MinibrokerError
 
 UNFIT_FETCHES_MAX = 3
 """After this many consecutive replies without the requested batches, an error is raised; and after as many again."""
@@ -44,7 +44,10 @@ def raise_refused(cursors: Iterable[Cursor], now_ms: float) -> None:
 
 
 def first_problem(cursors: Iterable[Cursor], cluster: Cluster, fetcher: Fetcher) -> MinibrokerError | None:
-    """The error of the first partition that has one."""
+    """The error of the first partition that has one. Of paused ones none is fetched, and none has one."""
+    cursors = [cursor for cursor in cursors if not cursor.paused]
+    if not cursors:
+        return InvalidCall("all assigned partitions are paused: resume(..)")
     for cursor in cursors:
         if cursor.error is not None:
             return cursor.error

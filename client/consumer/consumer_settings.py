@@ -8,7 +8,7 @@ from minibroker.client.cluster import ClusterSettings
 from minibroker.client.consumer.cursor import OffsetReset
 from minibroker.client.consumer.fetcher import FetchSettings
 from minibroker.client.errors import InvalidCall
-from minibroker.client.limits import check_at_least, parse_servers
+from minibroker.client.limits import check_at_least, check_whole, parse_servers
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,19 +38,22 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise InvalidCall for invalid values."""
-        check_at_least(
+        check_whole(
             1,
             fetch_min_bytes=self.fetch_min_bytes,
             fetch_max_bytes=self.fetch_max_bytes,
             max_partition_fetch_bytes=self.max_partition_fetch_bytes,
             max_poll_records=self.max_poll_records,
+        )
+        check_at_least(
+            1,
             request_timeout_ms=self.request_timeout_ms,
             retry_backoff_ms=self.retry_backoff_ms,
             retry_backoff_max_ms=self.retry_backoff_max_ms,
             metadata_max_age_ms=self.metadata_max_age_ms,
             bootstrap_timeout_ms=self.bootstrap_timeout_ms,
         )
-        check_at_least(0, fetch_max_wait_ms=self.fetch_max_wait_ms)
+        check_whole(0, fetch_max_wait_ms=self.fetch_max_wait_ms)
         for name, value, allowed in (
             ("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none")),
             ("on_truncation", self.on_truncation, ("raise", "reset")),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.fetch_answer import AnswerCallback
 from minibroker.client.consumer.fetcher import Fetcher
-from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, check_at_least, check_timestamp
+from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, as_partition, check_at_least, check_timestamp
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.public_client import PublicClient
 from minibroker.protocol.ids import Offset, TopicPartition
@@ -55,6 +55,6 @@ class OffsetQueries(PublicClient):
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: float
     ) -> dict[TopicPartition, Offset]:
         self._check_open()
-        wanted = {TopicPartition(*partition): timestamp for partition in partitions}
+        wanted = {as_partition(partition): timestamp for partition in partitions}
         found = await list_offsets(self._cluster, wanted, Deadline(timeout_ms))
         return {partition: answer.offset or 0 for partition, answer in found.items()}

@@ -6,7 +6,7 @@ Leaves to others: which partition a record gets (`producer_topic`), and the meta
 from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import BufferTimedOut, CallTimedOut, ClusterUnreachable, Where, broker_error
+from minibroker.client.errors import BufferTimedOut, CallTimedOut, ClusterUnreachable, InvalidCall, Where, broker_error
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner
@@ -58,6 +58,8 @@ class ProducerMetadata:
     async def topic_with(self, name: str, partition: int | None, deadline: Deadline) -> ProducerTopic:
         """The topic, which has this partition. Raises as `topic`."""
         state = await self.topic(name, deadline)
+        if partition is not None and not isinstance(partition, int):
+            raise InvalidCall(f"{partition!r:.80} is not a partition number of topic {name!r}")
         if partition is not None and partition not in state.queues:
             await self._cluster.refresh(deadline)  # partitions may have been added
             if partition not in state.queues:

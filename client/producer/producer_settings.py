@@ -6,7 +6,7 @@ import msgspec
 
 from minibroker.client.cluster import ClusterSettings
 from minibroker.client.errors import InvalidCall
-from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least, parse_servers
+from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least, check_whole, parse_servers
 from minibroker.protocol.ids import PRODUCER_NAME_MAX_LENGTH, is_producer_name
 from minibroker.protocol.wire.message_types import PRODUCES_IN_FLIGHT_MAX
 
@@ -53,11 +53,11 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             request_timeout_ms=self.request_timeout_ms,
             retry_backoff_ms=self.retry_backoff_ms,
             retry_backoff_max_ms=self.retry_backoff_max_ms,
-            max_in_flight_requests_per_connection=self.max_in_flight_requests_per_connection,
             metadata_max_age_ms=self.metadata_max_age_ms,
             bootstrap_timeout_ms=self.bootstrap_timeout_ms,
         )
-        check_at_least(
+        check_whole(1, max_in_flight_requests_per_connection=self.max_in_flight_requests_per_connection)
+        check_whole(
             1_024,
             batch_size=self.batch_size,
             max_request_size=self.max_request_size,

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection
 
+from minibroker.client.errors import InvalidCall
 from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 
@@ -39,7 +40,12 @@ class ProducerTopic:
 
     def choose_queue(self, key: bytes) -> PartitionQueue:
         """The queue for records with this key. A partitioner of the user is called each time."""
-        queue = self.queues[self._partitioner(key, self.partition_count)]
+        index = self._partitioner(key, self.partition_count)
+        queue = self.queues.get(index)
+        if queue is None:
+            raise InvalidCall(
+                f"partitioner returned {index!r:.80}; topic {self.name!r} has partitions {[*self.queues]}"
+            )
         if self._partitioner is murmur2_partitioner:
             if len(self.queue_of_key) >= KEYS_REMEMBERED:
                 self.queue_of_key.clear()

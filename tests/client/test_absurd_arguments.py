@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.client.admin import AdminClient, NewTopic
 from minibroker.client.consumer.consumer import Consumer
-from minibroker.client.errors import InvalidCall
+from minibroker.client.errors import CallTimedOut, InvalidCall
 from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
@@ -148,5 +148,92 @@ def test_what_is_no_partition_is_named(cluster: FakeCluster, wrong: Any) -> None
             with pytest.raises(InvalidCall, match=r"is not a partition: give \[TopicPartition"):
                 consumer.assign(wrong)
             assert consumer.assignment() == []
+            for call in (consumer.beginning_offsets, consumer.end_offsets):
+                with pytest.raises(InvalidCall, match="is not a partition"):
+                    await call(wrong)
+            for one in (consumer.pause, consumer.resume, consumer.highwater, lambda each: consumer.seek(each, 0)):
+                with pytest.raises(InvalidCall, match="is not a partition"):
+                    one(next(iter(wrong)))
+
+    cluster.run(main, seconds_max=5)
+
+
+def test_an_offset_is_a_whole_number(cluster: FakeCluster) -> None:
+    """Brokers refuse a fetch with a fraction, so the consumer got no records of any partition of that leader."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+            with pytest.raises(InvalidCall, match=r"offset is 1\.5; it must be a whole number"):
+                consumer.seek(TopicPartition("t", 0), 1.5)  # type: ignore[arg-type]
+            with pytest.raises(InvalidCall, match="max_records"):
+                await consumer.getmany(max_records=1.5)  # type: ignore[arg-type]
+
+    cluster.run(main, seconds_max=5)
+
+
+@pytest.mark.parametrize(
+    "name", ["fetch_min_bytes", "fetch_max_bytes", "max_partition_fetch_bytes", "fetch_max_wait_ms"]
+)
+def test_what_a_fetch_carries_is_a_whole_number(name: str) -> None:
+    with pytest.raises(InvalidCall, match=f"{name} is 1000.5; it must be a whole number"):
+        Consumer("t", bootstrap_servers="localhost", **{name: 1000.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("servers", [b"localhost:9092", [b"localhost:9092"], [("localhost", 9092)], [9092], 9092])
+def test_servers_are_named_by_text(servers: Any) -> None:
+    for client in (Producer, Consumer, AdminClient):
+        with pytest.raises(InvalidCall, match="give HOST:PORT"):
+            client(bootstrap_servers=servers)
+
+
+def test_one_name_is_not_taken_for_a_list_of_its_letters(cluster: FakeCluster) -> None:
+    """`delete_topics("abc")` deleted the topics a, b and c."""
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            for call in (admin.delete_topics, admin.describe_topics, admin.delete_producer_names):
+                with pytest.raises(InvalidCall, match="'t' is one name: give a list of names"):
+                    await call("t")
+            assert await admin.list_topics() == ["t"]
+
+    cluster.run(main, seconds_max=5)
+
+
+@pytest.mark.parametrize("partition", ["0", 0.5])
+def test_the_number_of_a_partition_is_no_text(cluster: FakeCluster, partition: Any) -> None:
+    """The error said that the topic had no such partition."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(InvalidCall, match="is not a partition number of topic 't'"):
+                await producer.send("t", b"x", partition=partition)
+            with pytest.raises(InvalidCall, match="is not a partition number of topic 't'"):
+                await producer.send_many("t", [b"x"], partition=partition)
+
+    cluster.run(main, seconds_max=5)
+
+
+@pytest.mark.parametrize("chosen", [99, -1, "0", None])
+def test_a_partitioner_that_names_no_partition_is_told_of(cluster: FakeCluster, chosen: Any) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, runtime=runtime, partitioner=lambda key, count: chosen
+        ) as producer:
+            with pytest.raises(InvalidCall, match="partitioner returned"):
+                await producer.send("t", b"x", key=b"k")
+            with pytest.raises(InvalidCall, match="partitioner returned"):
+                await producer.send_many("t", [b"x"], keys=[b"k"])
+
+    cluster.run(main, seconds_max=5)
+
+
+def test_a_consumer_whose_partitions_are_all_paused_says_so(cluster: FakeCluster) -> None:
+    """It blamed a broker that it had not asked."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+            consumer.pause(*consumer.assignment())
+            with pytest.raises(CallTimedOut, match="all assigned partitions are paused"):
+                await consumer.getone(1_000)
 
     cluster.run(main, seconds_max=5)
