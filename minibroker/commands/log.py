@@ -91,11 +91,12 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
 
 def _print_epochs(directory: Path, as_json: bool) -> bool:
     """Each leader epoch with the offset at which it begins. Returns whether the file is damaged; it may be absent."""
+    from minibroker.offline.log_evidence import read_small
     from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, CorruptCheckpoint, parse_epoch_checkpoint
 
     file = directory / EPOCH_CHECKPOINT
     try:
-        entries = parse_epoch_checkpoint(file.read_bytes())
+        entries = parse_epoch_checkpoint(read_small(file))
     except FileNotFoundError:
         return False
     except (CorruptCheckpoint, OSError) as error:

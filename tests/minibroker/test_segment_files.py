@@ -201,6 +201,32 @@ def test_dump_as_json_is_one_object_per_line(data_directory: Path) -> None:
     assert [(batch["baseOffset"], batch["isvalid"]) for batch in batches] == [(0, True), (3, True)]
 
 
+def _one_tebibyte(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize(
+    ("put", "what"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (Path.mkdir, "Is a directory"),
+        (_one_tebibyte, "is 1099511627776 bytes long"),
+    ],
+)
+def test_dump_does_not_read_what_cannot_be_an_epoch_checkpoint(
+    data_directory: Path, put: Callable[[Path], None], what: str
+) -> None:
+    """It waited for the writer of a pipe, and read a device until no memory was left."""
+    path = data_directory / "broker-1" / "t-0" / checkpoints.EPOCH_CHECKPOINT
+    put(path)
+    result = CliRunner().invoke(minibroker, ["log", "dump", str(data_directory)])
+    assert (result.exit_code, result.exception.__class__) == (10, SystemExit)
+    assert f"{path}: position 0: " in result.stdout
+    assert what in result.stdout
+
+
 def test_directory_without_segments_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(minibroker, ["log", "dump", str(tmp_path)])
     assert result.exit_code == 1
