@@ -19,6 +19,7 @@ from minibroker.client.errors import (
     UnknownTopicOrPartition,
 )
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
@@ -55,6 +56,28 @@ def test_a_truncation_is_reported_with_the_divergent_offset(cluster: FakeCluster
             assert (record.offset, record.leader_epoch) == (70, 1)
 
     cluster.run(main)
+
+
+def test_a_batch_that_never_comes_whole_is_damage_and_not_asked_for_in_ever_larger_pieces(
+    cluster: FakeCluster,
+) -> None:
+    part = FetchPartitionResponse(partition_index=0, records=bytes(build_batch([(None, b"v" * 100, 0, ())]))[:50])
+    answer, asked = FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[part])]), list[int]()
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, FetchRequest):
+            return None
+        asked.append(request.body.topics[0].partitions[0].partition_max_bytes)
+        return answer
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, max_partition_fetch_bytes=48 << 20) as consumer:
+            cluster.intercept = intercept
+            with pytest.raises(CorruptRecords, match="no batch"):
+                await consumer.getone(timeout_ms=20_000)
+
+    cluster.run(main)
+    assert {*asked[1:]} <= {48 << 20, 96 << 20}
 
 
 @pytest.mark.invariant("I22")

@@ -123,6 +123,18 @@ def test_the_former_ids_that_are_remembered_have_a_limit() -> None:
         assert cache.topic_id("t") == expected, "the oldest one is forgotten first"
 
 
+def test_a_former_id_that_was_named_again_is_remembered_anew() -> None:
+    """A topic id that comes back and goes is the newest of the former ones."""
+    cache, now_ms = MetadataCache(), 0.0
+    for number in (*range(FORMER_IDS_MAX), 0):
+        cache.update(answer(1, 0, topic_id=f"{number}"), now_ms)
+        now_ms += 2 * FORMER_ID_MS
+    for number in (FORMER_IDS_MAX, FORMER_IDS_MAX + 1):
+        cache.update(answer(1, 0, topic_id=f"{number}"), now_ms)
+    cache.update(answer(1, 0, topic_id="0"), now_ms)
+    assert cache.topic_id("t") == f"{FORMER_IDS_MAX + 1}"
+
+
 def test_a_partition_that_is_not_known_is_an_unknown_partition() -> None:
     info = cache_with(answer(1, 0)).partition(TopicPartition("t", 9))
     assert info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

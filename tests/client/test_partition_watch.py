@@ -197,6 +197,26 @@ def test_waiting_for_offsets_without_an_answer_is_logged(
     assert message.startswith("waiting up to 4 s for the offsets of t-0: NOT_LEADER_OR_FOLLOWER from broker 1 for t-0")
 
 
+def test_a_short_search_for_offsets_is_not_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    refused = list[int]()
+
+    def refuse_twice(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, ListOffsetsRequest) or len(refused) == 2:
+            return None
+        refused.append(broker)
+        refusal = ListOffsetsPartitionResponse(partition_index=0, error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[refusal])])
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            cluster.intercept = refuse_twice
+            assert await consumer.end_offsets([T0], timeout_ms=4_000) == {T0: 0}
+
+    cluster.run(main)
+    assert (len(refused), warnings(caplog)) == (2, [])
+
+
 def test_a_problem_is_logged_less_and_less_often_and_forgotten_when_over() -> None:
     problems = ProblemLog()
     assert problems.look([T0], 0.0) == ({}, [])

@@ -357,6 +357,12 @@ def test_a_field_of_another_type_raises_only_a_protocol_error(key: int, data: st
     decode_as_each_request(bytes(msgpack.packb(fields, unicode_errors="surrogatepass")))
 
 
+def test_a_response_frame_of_three_elements_is_refused() -> None:
+    """Its body is taken from the frame's end."""
+    with pytest.raises(MalformedMessage):
+        decode_response_frame(bytes(msgpack.packb((7, {}, {}))))
+
+
 HOSTILE = {
     "nested lists": b"\x91" * 100_000,
     "nested lists, closed": b"\x91" * 100_000 + b"\x90",

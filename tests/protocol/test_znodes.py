@@ -199,7 +199,7 @@ def test_numbers_are_plain_text() -> None:
 
 
 def test_child_names_are_numbers() -> None:
-    assert znodes.parse_id("12") == 12
+    assert (znodes.parse_id("12"), znodes.parse_id("2147483647")) == (12, 2_147_483_647)
     for name in ("012", "2147483648", "-1", "+1", "1\n", ""):
         with pytest.raises(CorruptZnode):
             znodes.parse_id(name)

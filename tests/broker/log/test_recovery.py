@@ -345,20 +345,22 @@ def test_a_log_that_ends_below_its_start_is_empty_at_that_start(machine: Machine
     check_log(log)
 
 
-def test_the_leftover_of_an_interrupted_deletion_is_removed(machine: Machine) -> None:
-    """Segments in front of a gap below the recorded start were being deleted."""
+@pytest.mark.parametrize("kept_segment", [2, 4])
+def test_the_leftover_of_an_interrupted_deletion_is_removed(machine: Machine, kept_segment: int) -> None:
+    """Segments in front of a gap below the recorded start were being deleted; those behind it are deleted later."""
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     directory, log = machine.open_log(config)
     append(log, 30)
     drive(log.flush())
     drive(directory.checkpoint_recovery_points())
-    kept = log.segments[2].base_offset
+    kept, first = log.segments[kept_segment].base_offset, log.segments[2].base_offset
     drive(log.record_start(kept))
     machine.kill()
     machine.disk().remove(log.segments[1].log_path)
     _, log = machine.open_log(config)
     assert log.damage is None
     assert (log.log_start_offset, log.log_end_offset) == (kept, 60)
+    assert log.segments[0].base_offset == first
     assert {name[:20] for name in machine.file_names("log")} == {f"{each.base_offset:020d}" for each in log.segments}
     check_log(log)
 

@@ -214,6 +214,14 @@ def test_idle_producers_are_forgotten() -> None:
     assert [producer for producer, _ in states] == [2]
 
 
+def test_a_log_that_starts_anew_knows_no_producer_that_was_idle() -> None:
+    states = ProducerStates()
+    states.update(batch(0, producer=1, epoch=3), now_ms=1_000)
+    states.expire(1_001 + DAY_MS)
+    states.clear()
+    assert states.check(batch(0, producer=1, epoch=3), is_retry=True) == Accept()
+
+
 @pytest.mark.invariant("I25")
 def test_an_unanswered_first_batch_of_a_producer_that_was_idle_too_long_is_refused() -> None:
     """Its clock ran ahead, or the client was cut off for longer: the batch was taken as new, and written twice."""
