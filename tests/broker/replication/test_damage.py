@@ -139,6 +139,17 @@ def test_a_damaged_leader_hands_over_once_its_proposal_to_remove_the_other_is_re
     assert state.is_offline
 
 
+@pytest.mark.invariant("I4", "I8")
+def test_a_damaged_leader_that_handed_over_does_not_lead_again_in_that_epoch() -> None:
+    """A repeated order resets what it knows of the others: it would find that none can take over, and stay."""
+    state = leader((1, 2))
+    step_fetch(state, fetched(2))
+    step(state, DAMAGED)
+    assert state.is_offline
+    assert step(state, order(1, (1, 2))) == []
+    assert state.is_offline
+
+
 def test_damage_is_reported_once() -> None:
     state = leader((1,))
     step(state, DAMAGED)

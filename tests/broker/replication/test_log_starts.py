@@ -154,6 +154,9 @@ def test_an_empty_log_adopts_its_leaders_start() -> None:
     step(state, answer(END))
     step(state, answer(1))
     assert names(step(state, ev.StartLowered(wanted=1, log_start_offset=END))) == ["AskLeaderEnds"]
+    ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=1, log_end_offset=END)
+    assert "ResetTo" in names(step(state, ends))
+    assert (state.log_start_offset, state.log_end_offset) == (1, 1)
 
 
 @pytest.mark.invariant("I10", "I36")
@@ -185,6 +188,16 @@ def test_the_low_watermark_falls_with_the_log_start() -> None:
     assert state.low_watermark == END
     step(state, answer(0))
     step(state, ev.StartLowered(wanted=0, log_start_offset=0))
+    assert (state.log_start_offset, state.low_watermark) == (0, 0)
+
+
+@pytest.mark.invariant("I10")
+def test_the_low_watermark_falls_with_a_log_start_inside_the_batch_that_a_cut_drops() -> None:
+    """Records were deleted up to the middle of a batch, and an unclean election cuts right behind them."""
+    state = follower()
+    step(state, answer(1, low_watermark=1))
+    assert (state.log_start_offset, state.low_watermark) == (1, 1)
+    step(state, ev.TailTruncated(log_start_offset=0, log_end_offset=0))
     assert (state.log_start_offset, state.low_watermark) == (0, 0)
 
 

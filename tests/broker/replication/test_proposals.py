@@ -111,6 +111,25 @@ def test_after_an_error_a_proposal_is_sent_again_unless_the_error_settles_it(err
     assert leader.state.in_sync_replicas == (1, 2)
 
 
+@pytest.mark.invariant("I36")
+def test_a_replica_that_leads_again_proposes_before_its_earlier_proposal_is_answered() -> None:
+    """That one belongs to an epoch that is over. Its answer may take as long as a request may, and changes nothing."""
+    cluster = CoreCluster(3)
+    leader = propose_expansion(cluster)
+    cluster.elect(2)
+    cluster.elect(1)
+    for _ in range(2):
+        for follower in (2, 3):
+            cluster.follow(follower)
+            cluster.fetch(follower)
+    earlier, later = leader.proposals
+    assert (later.leader_epoch, later.proposal_id) == (2, earlier.proposal_id + 1)
+    cluster.alter(1, "FENCED_LEADER_EPOCH")
+    assert leader.state.pending_isr is not None
+    cluster.alter(1, "ok")
+    assert leader.state.in_sync_replicas == (1, 2, 3)
+
+
 def test_the_lag_check_alone_ends_the_wait_for_a_joiner_that_stopped() -> None:
     """No other broker fetches from the only member of the ISR: without this, the producer waits until its timeout."""
     cluster = CoreCluster(2)
