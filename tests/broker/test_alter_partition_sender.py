@@ -141,16 +141,20 @@ def test_a_request_that_fails_is_reported_and_its_proposals_sent_again(
     assert failing.unreachable_ms_at(500) == unreachable_ms
 
 
-def test_a_refusal_ends_the_silence_of_a_controller() -> None:
-    """It has answered: a leader that was cut off before must not be unregistered for what is over."""
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_an_answer_ends_the_silence_of_a_controller(is_refused: bool) -> None:
+    """A leader that was cut off before must not be unregistered for what is over."""
     failing = FailingSender()
     failing.fail_at(0)
 
-    async def refuse(*_: object) -> None:
-        raise RequestRefused("it is not the controller")
+    async def ask(*_: object) -> AlterPartitionResponse:
+        if is_refused:
+            raise RequestRefused("it is not the controller")
+        return AlterPartitionResponse()
 
-    failing.sender._channel = cast(Any, SimpleNamespace(ask=refuse, hang_up=lambda: None))
-    failing.fail_at(500)
+    failing.sender._channel = cast(Any, SimpleNamespace(ask=ask, hang_up=lambda: None))
+    failing.now_ms = 500
+    asyncio.run(failing.sender._send([]))
     assert failing.unreachable_ms_at(600) == 0
 
 

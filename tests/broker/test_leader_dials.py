@@ -1,13 +1,26 @@
-"""How a follower dials its leader: at which address, and how long it waits for the connection."""
+"""How a follower dials its leader: at which address, how long it waits for the connection, and when it tries again."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.replicas.replica_fetcher import CONNECT_TIMEOUT_MS, REDIAL_TIMEOUT_MS, Redial, ReplicaFetcher
+from minibroker.broker.replicas import replica_fetcher
+from minibroker.broker.replicas.replica_fetcher import (
+    CONNECT_TIMEOUT_MS,
+    RECONNECT_MS,
+    REDIAL_PAUSES_MS,
+    REDIAL_TIMEOUT_MS,
+    Redial,
+    ReplicaFetcher,
+)
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import ConnectionRefused, NetworkError
+from minibroker.simulation.world.world import SimulatedWorld
 
 REGISTERED = ("broker-1", 9092)
 LOST = ("10.0.0.1", 9092)
@@ -34,7 +47,7 @@ class Dialled:
             dialer=cast(Any, self),
             leader_id=1,
             address=lambda _: address,
-            leader_registration=lambda _: 20_000,
+            leader_registration=lambda _: int("20000"),  # equal, and each time another object
             on_refused=lambda leader_id, registration: self.refusals.append((leader_id, registration)),
             broker_epoch=lambda: 7,
             config=cast(Any, SimpleNamespace(broker_id=2)),
@@ -74,3 +87,107 @@ async def test_a_leader_that_is_not_registered_is_not_dialled() -> None:
     with pytest.raises(NetworkError, match="broker 1 is not registered"):
         await leader.fetcher(address=None)._open(None)
     assert leader.dials == []
+
+
+async def _ended(
+    fetcher: ReplicaFetcher, monkeypatch: pytest.MonkeyPatch, was_lost: bool, redial: Redial | None
+) -> Redial | None:
+    """What is dialled next when the connection to ("10.0.0.1", 9092) ends at once."""
+
+    async def watch() -> bool:
+        return was_lost
+
+    monkeypatch.setattr(fetcher, "_watch", watch)
+    monkeypatch.setattr(fetcher, "_close", lambda: ("10.0.0.1", 9092))
+    return await fetcher._use(redial)
+
+
+async def test_a_lost_connection_that_was_steady_is_dialled_again_at_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One reset must not cost a pause: the leader may run, and the follower must not leave the ISR."""
+    monkeypatch.setattr(replica_fetcher, "STEADY_SECONDS", 0.0)
+    redial = await _ended(Dialled().fetcher(), monkeypatch, was_lost=True, redial=None)
+    assert redial is not None
+    assert (redial.address, redial.registration, redial.attempt) == (("10.0.0.1", 9092), 20_000, 0)
+    assert await _ended(Dialled().fetcher(), monkeypatch, was_lost=False, redial=None) is None
+
+
+async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost_at = asyncio.get_running_loop().time()
+    redial: Redial | None = Redial(address=("10.0.0.1", 9092), registration=20_000, lost_at=lost_at)
+    attempts = []
+    while redial is not None:
+        attempts.append(redial.attempt)
+        redial = await _ended(Dialled().fetcher(), monkeypatch, was_lost=True, redial=redial)
+    assert attempts == list(range(len(REDIAL_PAUSES_MS)))
+    late = Redial(address=("10.0.0.1", 9092), registration=20_000, lost_at=lost_at - REDIAL_TIMEOUT_MS / 1000)
+    assert await _ended(Dialled().fetcher(), monkeypatch, was_lost=True, redial=late) is None
+
+
+async def run_until(
+    ended: asyncio.Event,
+    fetcher: ReplicaFetcher,
+    open_connection: Callable[[Redial | None], Awaitable[None]],
+    lost: Redial | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Let a fetcher with one partition dial. A connection that it opens is lost at once, and is to be dialled as `lost`
+    says."""
+
+    async def use(_: Redial | None) -> Redial | None:
+        return lost
+
+    monkeypatch.setattr(fetcher, "_open", open_connection)
+    monkeypatch.setattr(fetcher, "_use", use)
+    fetcher.partitions[TopicPartition("a", 0)] = cast(Any, None)
+    fetcher._work.set()
+    running = asyncio.ensure_future(fetcher.run())
+    await ended.wait()
+    running.cancel()
+
+
+@pytest.mark.parametrize("registration", [20_000, 20_001])
+def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_before(
+    monkeypatch: pytest.MonkeyPatch, registration: int
+) -> None:
+    """One that was started again may listen elsewhere, and is dialled at its new address."""
+    dialled: list[Redial | None] = []
+
+    async def check() -> None:
+        fetcher, twice = Dialled().fetcher(), asyncio.Event()
+        redial = Redial(address=("10.0.0.1", 9092), registration=registration, lost_at=0.0)
+
+        async def open_connection(to: Redial | None) -> None:
+            dialled.append(to)
+            if len(dialled) == 2:
+                twice.set()
+
+        await run_until(twice, fetcher, open_connection, redial, monkeypatch)
+
+    SimulatedWorld().run(check())
+    assert [each is not None for each in dialled] == [False, registration == 20_000]
+
+
+def test_pauses_between_attempts_begin_anew_after_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is away for a moment must not cost a second, because it was away for long once before."""
+    opened_at: list[float] = []
+
+    async def check() -> None:
+        fetcher, loop, ended = Dialled().fetcher(), asyncio.get_running_loop(), asyncio.Event()
+
+        async def open_connection(_: Redial | None) -> None:
+            opened_at.append(loop.time())
+            if len(opened_at) == 12:
+                ended.set()
+            if len(opened_at) != 9:
+                raise NetworkError("unreachable")
+
+        await run_until(ended, fetcher, open_connection, None, monkeypatch)
+
+    SimulatedWorld().run(check())
+    pauses_ms = [round((after - before) * 1000) for before, after in pairwise(opened_at)]
+    first, *_ = RECONNECT_MS
+    assert pauses_ms == [*RECONNECT_MS, *[RECONNECT_MS[-1]] * (8 - len(RECONNECT_MS)), first, *RECONNECT_MS[:2]]

@@ -111,6 +111,19 @@ def test_new_controller_is_reported() -> None:
     assert image.apply_update(update(epoch=2, controller=2), OWN_EPOCH).controller_changed
 
 
+def test_knowledge_is_of_an_earlier_registration_until_a_controller_writes_to_the_new_one() -> None:
+    """Until then a client must not believe it (hardening rule 17). A refused request proves nothing."""
+    image = MetadataImage(1, "cluster")
+    assert not image.is_of_an_earlier_registration(100), "a broker that starts has no knowledge yet"
+    image.apply_update(update(), 100)
+    found = [image.is_of_an_earlier_registration(own) for own in (100, 101, None)]
+    assert found == [False, True, False]
+    image.apply_update(update(broker_epoch=100), 101)
+    assert image.is_of_an_earlier_registration(101)
+    image.apply_update(update(broker_epoch=101), 101)
+    assert not image.is_of_an_earlier_registration(101)
+
+
 # what changes
 
 

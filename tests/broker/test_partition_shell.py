@@ -1,6 +1,7 @@
 """The shell around a replica's core: it checks the fence before each decision, and adds nothing after it."""
 
 import asyncio
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +27,10 @@ from tests.broker.replication.core_cluster import CoreCluster
 from tests.simulation.test_damage import TOPIC, replica
 
 SETTINGS = {"auto.leader.rebalance.enable": "false"}
+
+
+class Received(bytearray):
+    """Bytes of a request; a test can see when nothing keeps them any more."""
 
 
 def order(partition: Partition, leader_epoch: int) -> ev.LeaderAndIsrReceived:
@@ -211,6 +216,21 @@ def test_an_append_that_the_disk_refuses_is_told_to_the_disk_s_owner_and_to_each
     assert Partition.append_batches(cast(Any, partition), cast(Any, effect)) is None
     assert told == [error]
     assert failed == ["the disk says so"] * 2
+
+
+def test_a_request_that_waits_for_followers_does_not_keep_the_records_that_are_written() -> None:
+    """Of a hundred megabytes that wait for a slow follower, the log's cache keeps the newest only."""
+    header, records = make_batch(0)
+    token, received = SimpleNamespace(header=header), Received(records)
+    token.records, kept, counters = received, weakref.ref(received), BrokerCounters()
+    size_bytes = len(received)
+    del received
+    partition = SimpleNamespace(log=SimpleNamespace(append=lambda _: None), _observer=UNOBSERVED)
+    partition.services = SimpleNamespace(counters=counters)
+    effect = SimpleNamespace(tokens=(token,), base_offset=5, leader_epoch=2)
+    assert Partition.append_batches(cast(Any, partition), cast(Any, effect)) == 5 + header.record_count
+    assert kept() is None
+    assert counters.bytes_in == size_bytes
 
 
 def test_a_reset_log_has_the_producers_that_the_leader_sent() -> None:

@@ -1,10 +1,13 @@
 """The answer to a producer for everything that can be wrong with a Produce request."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.requests.produce import DECODED_RECORDS_MAX
+from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.requests.produce import DECODED_RECORDS_MAX, ProduceHandler
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.protocol.wire import messages as m
@@ -180,6 +183,31 @@ def test_a_timed_out_request_fails_and_its_record_may_still_appear() -> None:
         assert decode_records(fetched.records)[0].value == b"v"
 
     in_cluster(check)
+
+
+@pytest.mark.invariant("I26")
+def test_requests_of_the_same_millisecond_expire_in_their_order() -> None:
+    """Several producers, or one with several partitions, send with the same timeout all the time."""
+    now_ms, expired = 1_000, list[str]()
+    config = SimpleNamespace(max_message_bytes=1_000)
+    log = SimpleNamespace(config=config, producers=None)
+    partition = SimpleNamespace(topic_partition="t-0", log=log, is_of_topic=lambda _: True, handle=lambda _: None)
+    handler = ProduceHandler(
+        find_partition=lambda _: cast(Any, partition),
+        leader_hint=lambda *_: None,
+        is_known=lambda _: True,
+        now_ms=lambda: now_ms,
+        counters=BrokerCounters(),
+    )
+    for name in ("first", "second", "third"):
+        request = SimpleNamespace(respond=lambda _, name=name: expired.append(name))
+        handler.handle(cast(Any, request), produce_request(batch(b"value"), timeout_ms=50))
+    now_ms += 49
+    handler.expire()
+    assert expired == []
+    now_ms += 1
+    handler.expire()
+    assert expired == ["first", "second", "third"]
 
 
 @pytest.mark.invariant("I24", "I37")

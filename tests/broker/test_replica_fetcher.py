@@ -1,23 +1,13 @@
 """The positions that a follower reports in its fetches, and how long it waits for its leader's answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from itertools import pairwise
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.replicas import replica_fetcher
-from minibroker.broker.replicas.replica_fetcher import (
-    FETCHES_IN_FLIGHT_MAX,
-    RECONNECT_MS,
-    REDIAL_PAUSES_MS,
-    REDIAL_TIMEOUT_MS,
-    FetcherConfig,
-    Redial,
-    ReplicaFetcher,
-)
+from minibroker.broker.replicas.replica_fetcher import FETCHES_IN_FLIGHT_MAX, FetcherConfig, ReplicaFetcher
 from minibroker.broker.replication.events import (
     AskEpochEnd,
     EpochEndAnswered,
@@ -42,12 +32,12 @@ from minibroker.protocol.wire.messages import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
+    ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
     Request,
     Response,
 )
 from minibroker.runtime.observer import UNOBSERVED, Observers
-from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import ConnectionClosed, RpcError
 from minibroker.simulation.world.world import SimulatedWorld
 
@@ -320,45 +310,53 @@ def test_a_question_on_a_connection_that_was_idle_has_the_whole_time() -> None:
     SimulatedWorld().run(check())
 
 
+def _ask_epoch_end(fetcher: ReplicaFetcher) -> None:
+    fetcher.ask_epoch_end(_asking(AskingEpochEnd(0))[0], QUESTION)
+
+
+def _ask_leader_ends(fetcher: ReplicaFetcher) -> None:
+    fetcher.ask_leader_ends(_asking(AskingLeaderEnds())[0], 0)
+
+
+def _fetch(fetcher: ReplicaFetcher) -> None:
+    fetcher.fetch_next(_follower(flushes=False, synced_end=0))
+
+
+@pytest.mark.invariant("I36")
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (_ask_epoch_end, OffsetForLeaderEpochResponse()),
+        (_ask_leader_ends, ListOffsetsResponse()),
+        (_fetch, FetchResponse()),
+    ],
+    ids=["epoch end", "leader ends", "fetch"],
+)
+def test_a_leader_that_answers_is_not_silent_though_there_is_always_a_request_that_waits(
+    ask: Callable[[ReplicaFetcher], None], answer: Response
+) -> None:
+    """Under load the next request is always sent before the last one is answered. The connection would be given up, and
+    dialled again, every few seconds."""
+
+    async def check() -> None:
+        leader = SilentLeader()
+        fetcher = _fetcher(leader)
+        ask(fetcher)
+        running = asyncio.create_task(fetcher.run())
+        await asyncio.sleep(SOON_SECONDS)
+        [connection] = leader.connections
+        for _ in range(8):
+            ask(fetcher)
+            await asyncio.sleep(SOON_SECONDS)
+            assert not connection.closed
+            assert len(connection.waiting) == 2
+            connection.answer(answer)
+        running.cancel()
+
+    SimulatedWorld().run(check())
+
+
 # -------------------------------------------------------------------------------------------------------- connections
-async def _ended(
-    fetcher: ReplicaFetcher, monkeypatch: pytest.MonkeyPatch, was_lost: bool, redial: Redial | None
-) -> Redial | None:
-    """What is dialled next when the connection to ("10.0.0.1", 9092) ends at once."""
-
-    async def watch() -> bool:
-        return was_lost
-
-    monkeypatch.setattr(fetcher, "_watch", watch)
-    monkeypatch.setattr(fetcher, "_close", lambda: ("10.0.0.1", 9092))
-    return await fetcher._use(redial)
-
-
-async def test_a_lost_connection_that_was_steady_is_dialled_again_at_its_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One reset must not cost a pause: the leader may run, and the follower must not leave the ISR."""
-    monkeypatch.setattr(replica_fetcher, "STEADY_SECONDS", 0.0)
-    redial = await _ended(_fetcher(), monkeypatch, was_lost=True, redial=None)
-    assert redial is not None
-    assert (redial.address, redial.registration, redial.attempt) == (("10.0.0.1", 9092), 20_000, 0)
-    assert await _ended(_fetcher(), monkeypatch, was_lost=False, redial=None) is None
-
-
-async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lost_at = asyncio.get_running_loop().time()
-    redial: Redial | None = Redial(address=("10.0.0.1", 9092), registration=20_000, lost_at=lost_at)
-    attempts = []
-    while redial is not None:
-        attempts.append(redial.attempt)
-        redial = await _ended(_fetcher(), monkeypatch, was_lost=True, redial=redial)
-    assert attempts == list(range(len(REDIAL_PAUSES_MS)))
-    late = Redial(address=("10.0.0.1", 9092), registration=20_000, lost_at=lost_at - REDIAL_TIMEOUT_MS / 1000)
-    assert await _ended(_fetcher(), monkeypatch, was_lost=True, redial=late) is None
-
-
 @pytest.mark.parametrize(("ends", "is_lost"), [("lost", True), ("silent", False), ("not needed", False)])
 def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lost: bool) -> None:
     """One whose leader is silent may lead to a host that answers no more."""
@@ -377,72 +375,6 @@ def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lo
 
     assert SimulatedWorld().run(watch())[0] is is_lost
     assert reported == ([LeaderSilent(leader=1)] if ends == "silent" else [])
-
-
-async def run_until(
-    ended: asyncio.Event,
-    fetcher: ReplicaFetcher,
-    open_connection: Callable[[Redial | None], Awaitable[None]],
-    lost: Redial | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Let a fetcher with one partition dial. A connection that it opens is lost at once, and is to be dialled as `lost`
-    says."""
-
-    async def use(_: Redial | None) -> Redial | None:
-        return lost
-
-    monkeypatch.setattr(fetcher, "_open", open_connection)
-    monkeypatch.setattr(fetcher, "_use", use)
-    fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
-    fetcher._work.set()
-    running = asyncio.ensure_future(fetcher.run())
-    await ended.wait()
-    running.cancel()
-
-
-@pytest.mark.parametrize("registration", [20_000, 20_001])
-def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_before(
-    monkeypatch: pytest.MonkeyPatch, registration: int
-) -> None:
-    """One that was started again may listen elsewhere, and is dialled at its new address."""
-    dialled: list[Redial | None] = []
-
-    async def check() -> None:
-        fetcher, twice = _fetcher(), asyncio.Event()
-        redial = Redial(address=("10.0.0.1", 9092), registration=registration, lost_at=0.0)
-
-        async def open_connection(to: Redial | None) -> None:
-            dialled.append(to)
-            if len(dialled) == 2:
-                twice.set()
-
-        await run_until(twice, fetcher, open_connection, redial, monkeypatch)
-
-    SimulatedWorld().run(check())
-    assert [each is not None for each in dialled] == [False, registration == 20_000]
-
-
-def test_pauses_between_attempts_begin_anew_after_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is away for a moment must not cost a second, because it was away for long once before."""
-    opened_at: list[float] = []
-
-    async def check() -> None:
-        fetcher, loop, ended = _fetcher(), asyncio.get_running_loop(), asyncio.Event()
-
-        async def open_connection(_: Redial | None) -> None:
-            opened_at.append(loop.time())
-            if len(opened_at) == 12:
-                ended.set()
-            if len(opened_at) != 9:
-                raise NetworkError("unreachable")
-
-        await run_until(ended, fetcher, open_connection, None, monkeypatch)
-
-    SimulatedWorld().run(check())
-    pauses_ms = [round((after - before) * 1000) for before, after in pairwise(opened_at)]
-    first, *_ = RECONNECT_MS
-    assert pauses_ms == [*RECONNECT_MS, *[RECONNECT_MS[-1]] * (8 - len(RECONNECT_MS)), first, *RECONNECT_MS[:2]]
 
 
 @pytest.mark.invariant("I35")

@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.configuration.config import load_config
+from minibroker.broker.replicas import erased_replicas
+from minibroker.broker.replicas.erased_replicas import ErasedReplicas
 from minibroker.broker.replicas.replica_orders import ReplicaOrders
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
@@ -212,3 +214,12 @@ def test_a_late_order_does_not_create_what_was_deleted_and_a_new_topic_of_that_n
     assert (scene.lead(), scene.done) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
     assert scene.lead(topic_id="new") == OK
     assert scene.done[0] == ("opened", A3, "new")
+
+
+def test_of_the_deleted_replicas_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where topics are made and deleted all day, the memory of them must not grow as long as the broker runs."""
+    monkeypatch.setattr(erased_replicas, "REPLICAS_MAX", 2)
+    erased = ErasedReplicas()
+    for topic_id in ("first", "second", "third", "third"):
+        erased.note(topic_id, A3)
+    assert [each for each in ("first", "second", "third") if (each, A3) in erased] == ["second", "third"]
