@@ -250,7 +250,6 @@ class OpenLog:
 
     def _write_epoch_file(self, entries: list[EpochEntry]) -> None:
         path = epoch_file_path(self.directory)
-        self.epochs_stored = False
         owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
         self.health.disk.replace_file(path, format_epoch_checkpoint(entries, owner), sync=False)
         self._epochs_in_file = list(entries)

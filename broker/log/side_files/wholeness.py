@@ -52,7 +52,7 @@ class Wholeness:
         self._before: WholeSince | None = None
         self.incarnations: tuple[str, ...] = (incarnation_id,) if incarnation_id else ()
         """Incarnations since which these logs are undisturbed, the oldest first; the last one is this start's."""
-        self.proven = self.incarnations
+        self.proven: tuple[str, ...] = self.incarnations
         """Incarnations since which they are proven whole."""
         self.doubt: str | None = None
         """Why the logs may have lost records since the start before."""

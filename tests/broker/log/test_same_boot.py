@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, contradicted_at
 from minibroker.protocol.files.checkpoints import format_epoch_checkpoint
 from minibroker.runtime.ports import DiskError, OutOfDescriptors
@@ -191,6 +192,21 @@ def test_a_garbage_tail_is_damage_on_the_same_boot(machine: Machine, garbage: by
     start_with(machine)
     machine.edit(FIRST, machine.content(FIRST) + garbage)
     assert restart(machine).damage is not None
+
+
+@pytest.mark.invariant("I10")
+def test_a_log_ends_in_front_of_damage_that_a_scan_finds_and_the_later_files_stay(machine: Machine) -> None:
+    """Segments beyond the log's end would be read, measured and cut as if they were part of it."""
+    config = LogConfig(segment_bytes=600, index_interval_bytes=100)
+    log, _ = start_with(machine, 20, config)
+    names, second = machine.file_names(".log"), log.segments[1]
+    machine.storage.flip_bit(second.log_path, 70)
+    log = restart(machine, config)
+    assert log.damage is not None
+    assert log.log_end_offset == second.base_offset
+    assert [segment.base_offset for segment in log.segments] == [0, second.base_offset]
+    assert len(names) > 3
+    assert machine.file_names(".log") == names
 
 
 def test_a_cut_off_write_is_a_torn_tail_on_the_same_boot(machine: Machine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from minibroker.broker.log.segments.tail_cache import ENTRY_OVERHEAD_BYTES, LogTail, TailCache
 from tests.broker.log.machine import Batch, make_batch
 
@@ -28,6 +30,24 @@ def test_the_oldest_bytes_of_all_logs_are_dropped_first() -> None:
     two.append(batches(4, 2), 2 * SIZE)
     assert (first_held(one), first_held(two)) == (4, 2)
     assert cache.size_bytes == 4 * COST
+
+
+class Records(bytearray):
+    """Bytes of a batch; a test can see when nothing keeps them any more."""
+
+
+def test_a_batch_that_is_dropped_leaves_the_memory_at_once() -> None:
+    """Places at the front of the list are given up later, and some dozens of large batches of each of a thousand logs
+    would be many times the limit."""
+    cache = TailCache(bytes_max=2 * COST)
+    tail = cache.tail()
+    kept: list[weakref.ref[Records]] = []
+    for header, batch in batches(0, 5):
+        records = Records(batch)
+        kept.append(weakref.ref(records))
+        tail.append([(header, records)], SIZE)
+        del records
+    assert [each() is not None for each in kept] == [False, False, False, True, True]
 
 
 def test_the_byte_limit_always_holds() -> None:

@@ -104,6 +104,24 @@ def test_an_index_that_is_loaded_again_counts_towards_the_limit(
         assert sum(each.index_bytes for each in every if each is not segment) <= segments.index_bytes_max
 
 
+def test_an_index_that_was_only_read_is_released_though_nothing_can_be_written(machine: Machine) -> None:
+    """Its files have all of it. A reader of old records would write two files for each segment that it passes, and on a
+    full disk the indexes would stay in memory."""
+    directory, [log] = logs_with(machine, WarmSegments(), 1)
+    append(log, 60)
+    drive(directory.close(True, {}))
+    machine.kill()
+    directory = machine.open(CONFIG)
+    log = directory.logs[log.topic_partition]
+    read_all(log)
+    assert len(log.segments) > 1
+    assert all(segment.index_bytes for segment in log.segments)
+    machine.storage.fail("append", is_full=True)
+    assert [segment.drop_index() for segment in log.segments] == [True] * len(log.segments)
+    assert not directory.full
+    assert not any(segment.index_bytes for segment in log.segments)
+
+
 # -------------------------------------------------------------------------------------- what is gone holds nothing
 class CountingDisk:
     """Counts the files that are open."""

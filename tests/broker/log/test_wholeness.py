@@ -54,6 +54,17 @@ def test_the_chain_survives_a_power_cut_after_a_clean_stop(machine: Machine) -> 
     assert chain(machine) == ("a", "last")
 
 
+def test_only_clean_stops_in_a_row_prove_that_logs_are_whole_since_before_them(machine: Machine) -> None:
+    """A replica that was stopped cleanly may lead alone: without the proof its partitions wait for another member."""
+    drive(start(machine, "a").close(True, {}))
+    drive(start(machine, "b", 0).close(True, {}))
+    wholeness = start(machine, "c", 0).wholeness
+    assert (wholeness.incarnations, wholeness.proven) == (("a", "b", "c"), ("a", "b", "c"))
+    machine.kill()
+    wholeness = machine.open(incarnation_id="d").wholeness
+    assert (wholeness.incarnations, wholeness.proven) == (("a", "b", "c", "d"), ("d",))
+
+
 def test_a_clean_stop_that_proves_nothing_leaves_the_logs_undisturbed(machine: Machine) -> None:
     """The broker could not note in ZooKeeper that it has stopped."""
     drive(start(machine, "a").close(True, {}))
