@@ -163,8 +163,14 @@ class Reach:
 
     def _reaching(self, killers: Sequence[KillerReach], mutant: DrawnMutant) -> list[KillerReach]:
         """If none executes the line: those that enter its function. On Python 3.11 the line trace misses what a
-        coroutine executes between an error that an inner `await` raised and its next pause."""
-        return _of_lines(killers, self._masks(mutant)) or _of_lines(killers, self._function_mask(mutant.site))
+        coroutine executes between an error that an inner `await` raised and its next pause. If none does that either:
+        those that use what it makes at import, such as a table."""
+        site = mutant.site
+        return (
+            _of_lines(killers, self._masks(mutant))
+            or _of_lines(killers, self._function_mask(site))
+            or (_of_lines(killers, self._uses([site.function])) if site.function.isidentifier() else [])
+        )
 
     def _function_mask(self, site: Site) -> dict[str, int]:
         if not site.function:
@@ -185,11 +191,16 @@ class Reach:
         site = mutant.site
         masks = {site.module: _mask(range(site.first_line, site.last_line + 1))}
         if site.names:
-            used = re.compile(rf"\b({'|'.join(self._users(site.names))})\b")
-            for module, lines in self._lines.items():
-                uses = _mask(number for number, line in enumerate(lines, start=1) if used.search(line))
+            for module, uses in self._uses(site.names).items():
                 masks[module] = masks.get(module, 0) | uses
         return masks
+
+    def _uses(self, names: Sequence[str]) -> dict[str, int]:
+        used = re.compile(rf"\b({'|'.join(self._users(names))})\b")
+        return {
+            module: _mask(number for number, line in enumerate(lines, start=1) if used.search(line))
+            for module, lines in self._lines.items()
+        }
 
     def _users(self, names: Sequence[str]) -> set[str]:
         """These names, and those that assignments define from them at import, such as a decoder of a message."""

@@ -106,6 +106,18 @@ def test_a_line_that_no_trace_shows_is_tried_on_the_tests_of_its_function() -> N
     assert [each.killer for each in Reach([inside, outside]).tests(mutant)] == ["inside"]
 
 
+def test_a_function_that_only_imports_call_is_tried_on_the_users_of_what_it_makes() -> None:
+    """The row of the table of settings was left out, and no test was tried on it, though dozens would fail."""
+    module, function = "broker.configuration.dynamic_config", "_read_table"
+    lines = Path("broker/configuration/dynamic_config.py").read_text(encoding="utf-8").splitlines()
+    used = next(number for number, line in enumerate(lines, start=1) if "SETTINGS.get(" in line)
+    user = KillerReach(killer="user", file="x", lines={module: f"{1 << used:x}"})
+    other = KillerReach(killer="other", file="x", lines={module: f"{1 << used - 1:x}"})
+    site = Site(module="broker.configuration.settings", function=function, first_line=1, last_line=1, start=(1, 0))
+    mutant = DrawnMutant(name="a", site=site, operator="RemoveStateChange", occurrence=0, before="", after="")
+    assert [each.killer for each in Reach([user, other]).tests(mutant)] == ["user"]
+
+
 @pytest.mark.parametrize(
     ("mutated", "name", "module", "use"),
     [
