@@ -382,8 +382,7 @@ def test_broker_recovers_by_itself_after_a_long_outage() -> None:
         await asyncio.sleep(10)
         assert broker.registration.is_fenced()
         world.zookeeper.heal("one")
-        while broker.registration.is_fenced():
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(5)
         world.zookeeper.cut("one")
         await asyncio.sleep(10)
         assert broker.events == ["registered", "fenced", "lost", "registered", "fenced"]

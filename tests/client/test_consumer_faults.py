@@ -61,7 +61,7 @@ def test_a_truncation_is_reported_with_the_divergent_offset(cluster: FakeCluster
 def test_a_batch_that_never_comes_whole_is_damage_and_not_asked_for_in_ever_larger_pieces(
     cluster: FakeCluster,
 ) -> None:
-    part = FetchPartitionResponse(partition_index=0, records=bytes(build_batch([(None, b"v" * 100, 0, ())]))[:50])
+    part = FetchPartitionResponse(partition_index=0, records=memoryview(build_batch([(None, b"v" * 100, 0, ())]))[:50])
     answer, asked = FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[part])]), list[int]()
 
     def intercept(broker: int, request: IncomingRequest) -> Response | None:
