@@ -29,6 +29,7 @@ from minibroker.client.descriptions import (
     creatable,
     producer_name_description,
     resource_of,
+    setting_text,
     topic_description,
 )
 from minibroker.client.errors import (
@@ -384,7 +385,7 @@ class AdminClient(PublicClient):
             AlterableConfig(
                 name=key,
                 config_operation=int(ConfigOperation.DELETE if value is None else ConfigOperation.SET),
-                value=value,
+                value=None if value is None else setting_text(value),
             )
             for key, value in changes.items()
         ]

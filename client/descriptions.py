@@ -124,8 +124,13 @@ def creatable(topic: NewTopic) -> CreatableTopic:
         num_partitions=to_wire(topic.partitions),
         replication_factor=to_wire(topic.replication_factor),
         assignments=assignments,
-        configs={str(key): str(value) for key, value in topic.configs.items()},
+        configs={str(key): setting_text(value) for key, value in topic.configs.items()},
     )
+
+
+def setting_text(value: object) -> str:
+    """A setting's value as brokers read it. Numbers and truth values are understood, too."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def resource_of(topic: str | None, broker_id: BrokerId | None) -> tuple[ResourceType, str]:

@@ -63,7 +63,9 @@ async def list_offsets(
         names = some_of(sorted(errors))
         if quiet.passed and not is_logged:
             is_logged = True
-            cluster.log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)
+            are_unknown = all(error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for error in errors.values())
+            seconds = (grace if are_unknown else deadline).timeout_ms / 1000
+            cluster.log.warning("waiting up to %g s for the offsets of %s: %s", seconds, names, last)
         cluster.request_refresh()
         if not await cluster.pause(deadline):
             raise CallTimedOut(f"offsets of {names} are not known after {round(deadline.timeout_ms)} ms", last)

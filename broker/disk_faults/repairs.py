@@ -28,12 +28,15 @@ from minibroker.protocol.events.replica_events import (
     ReplicaRepaired,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 
 REPAIRS_MAX = 3
 REPAIRS_WITHIN_MS = 3_600_000
 """A replica that was damaged more than REPAIRS_MAX times within this time stays offline: its disk, or its leader's log,
 is faulty, and fetching the log again forever would only wear out both."""
+BLOCKED_RETRY_MS = 10_000
+"""How often a repair is tried whose directory cannot be renamed. An operator moves the entry away; until then each
+attempt logs the cure."""
 
 
 class InterruptedRepair(NamedTuple):
@@ -42,6 +45,8 @@ class InterruptedRepair(NamedTuple):
     partition: Partition
     topic_id: str
     topic_config: TopicConfig
+    from_ms: int = 0
+    """When to begin it at the earliest."""
 
 
 class Repairs:
@@ -74,8 +79,9 @@ class Repairs:
         self._begun_ms: dict[TopicPartition, list[int]] = {}
         """Recent times at which repairs began, by replica."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
-        """Damaged replicas that could not begin their repair for lack of room on the disk, or while a checkpoint was
-        being written; and those that may have refused the order to begin it, because they were offline before."""
+        """Damaged replicas that could not begin their repair for lack of room on the disk, while a checkpoint was being
+        written, or because an entry is in the way; and those that may have refused the order to begin it, because they
+        were offline before."""
 
     def loaded(self, partition: Partition) -> None:
         """A replica was loaded at the start, possibly damaged."""
@@ -121,8 +127,9 @@ class Repairs:
             return damaged
         except DiskError as error:
             self._disk.failed(error)
-            if isinstance(error, DiskFull) and self._partitions.get(topic_partition) is damaged:
-                self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
+            if isinstance(error, DiskFull | BadEntry) and self._partitions.get(topic_partition) is damaged:
+                from_ms = self._now_ms() + (BLOCKED_RETRY_MS if isinstance(error, BadEntry) else 0)
+                self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config, from_ms)
             return damaged
         self._begun_ms.setdefault(topic_partition, []).append(self._now_ms())
         self._counters.repairs_begun += 1
@@ -149,12 +156,14 @@ class Repairs:
         return found
 
     def go_on(self) -> None:
-        """If there is room again, begin the interrupted repairs, also those that waited for a checkpoint. The
-        controller sends no second order for them, because to it the replica is still offline."""
+        """If there is room again, begin the interrupted repairs that may begin now. The controller sends no second
+        order for them, because to it the replica is still offline."""
         if not self._interrupted or self._directory.full or self._directory.offline:
             return
-        interrupted, self._interrupted = self._interrupted, {}
-        for topic_partition, each in interrupted.items():
+        now_ms = self._now_ms()
+        due = {name: each for name, each in self._interrupted.items() if each.from_ms <= now_ms}
+        for topic_partition, each in due.items():
+            del self._interrupted[topic_partition]
             is_same_topic = self._image.topic_id(topic_partition.topic) == each.topic_id
             is_here = self._partitions.get(topic_partition) is each.partition
             info = self._image.partition(topic_partition) if is_here and is_same_topic else None

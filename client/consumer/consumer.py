@@ -472,8 +472,8 @@ class Consumer(OffsetQueries):
         return cursor
 
     def _raise_halted(self, partitions: Sequence[TopicPartition] = ()) -> None:
-        wanted = [each for each in self._cursors.values() if not partitions or each.topic_partition in partitions]
-        raise_halted(cursor for cursor in wanted if not cursor.paused)
+        named = [self._cursor(each) for each in partitions]
+        raise_halted(cursor for cursor in named or self._cursors.values() if not cursor.paused)
         resolving = self._fetcher.positions.task
         if resolving is not None and resolving.done():
             resolving.result()  # ended by a bug: raise it instead of waiting for ever

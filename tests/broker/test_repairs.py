@@ -7,12 +7,12 @@ import pytest
 
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config
-from minibroker.broker.disk_faults.repairs import Repairs
+from minibroker.broker.disk_faults.repairs import BLOCKED_RETRY_MS, Repairs
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 
 HOUR_MS = 3_600_000
 
@@ -151,3 +151,19 @@ def test_a_repair_that_cannot_begin_is_told_and_begins_when_there_is_room(error:
     broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
     broker.repairs.go_on()
     assert broker.set_aside == ([partition] if goes_on else [])
+
+
+def test_a_repair_whose_directory_cannot_be_renamed_is_tried_again_until_the_entry_is_gone() -> None:
+    """An operator moves it away. The replica stayed offline until its broker was started again."""
+    broker, partition = RepairedBroker(), TopicPartition("a", 0)
+    broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
+    broker.error = BadEntry("cannot rename /data/a-0: operation not permitted")
+    assert broker.damage_at(0) == []
+    for at in (1, BLOCKED_RETRY_MS, 2 * BLOCKED_RETRY_MS - 1):
+        broker.now_ms = at
+        broker.repairs.go_on()
+    assert broker.told == [broker.error] * 2
+    broker.error = None
+    broker.now_ms = 2 * BLOCKED_RETRY_MS
+    broker.repairs.go_on()
+    assert broker.set_aside == [partition]

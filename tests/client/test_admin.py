@@ -1,6 +1,7 @@
 """The administration client: the right broker, retries when the controller moves, deadlines."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -320,6 +321,8 @@ def test_replica_states_of_all_brokers_are_merged_and_silent_brokers_have_an_err
 
 
 def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster) -> None:
+    asked: list[dict[str, str | None]] = []
+
     def answer(broker: int, request: IncomingRequest) -> Response | bool | None:
         body = request.body
         if isinstance(body, DescribeClusterRequest):
@@ -330,7 +333,8 @@ def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster
             result = DescribeConfigsResult(resource_type=2, resource_name="t", configs=[config])
             return DescribeConfigsResponse(results=[result])
         if isinstance(body, IncrementalAlterConfigsRequest):
-            wrong = any(config.name != "retention.ms" for config in body.resources[0].configs)
+            asked.append({config.name: config.value for config in body.resources[0].configs})
+            wrong = "nonsense" in asked[-1]
             code = ErrorCode.INVALID_CONFIG if wrong else ErrorCode.NONE
             result_ = AlterConfigsResult(resource_type=2, resource_name="t", error_code=code)
             return IncrementalAlterConfigsResponse(responses=[result_])
@@ -346,6 +350,9 @@ def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster
             entry = (await admin.describe_configs(topic="t"))["retention.ms"]
             assert (entry.value, entry.source) == ("5", "dynamic-topic")
             await admin.alter_configs({"retention.ms": None}, topic="t")
+            numbers: dict[str, Any] = {"retention.ms": 5, "unclean.leader.election.enable": True}
+            await admin.alter_configs(numbers, topic="t")
+            assert asked[-1] == {"retention.ms": "5", "unclean.leader.election.enable": "true"}
             with pytest.raises(InvalidConfig):
                 await admin.alter_configs({"nonsense": "7"}, topic="t")
             with pytest.raises(InvalidCall, match="give topic= or broker_id="):

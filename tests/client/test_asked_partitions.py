@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.cursor import CHUNKS_MAX
+from minibroker.client.errors import InvalidCall
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
@@ -87,3 +88,15 @@ def test_a_partition_that_has_room_again_waits_for_no_poll_without_it(cluster: F
             return asyncio.get_running_loop().time() - began
 
     assert cluster.run(main) < SECONDS_MAX
+
+
+@pytest.mark.parametrize("call", ["getmany", "getmany_batches"])
+def test_a_named_partition_that_is_not_assigned_is_refused(cluster: FakeCluster, call: str) -> None:
+    """It returned nothing, as at the end of a log."""
+
+    async def main(runtime: Runtime) -> None:
+        async with one_batch_at_a_time(cluster, runtime) as consumer:
+            with pytest.raises(InvalidCall, match="typo-0 is not assigned to this consumer"):
+                await getattr(consumer, call)(TopicPartition("typo", 0), timeout_ms=1_000)
+
+    cluster.run(main)

@@ -176,6 +176,19 @@ def test_an_unknown_topic_is_logged_before_it_is_an_error(
     cluster.run(main)
 
 
+def test_waiting_for_the_offsets_of_an_unknown_partition_names_its_own_limit(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(UnknownTopicOrPartition):
+                await consumer.end_offsets([TopicPartition("t", 50)], timeout_ms=30_000)
+
+    cluster.run(main)
+    (message,) = warnings(caplog)
+    assert message.startswith("waiting up to 5 s for the offsets of t-50: UNKNOWN_TOPIC_OR_PARTITION")
+
+
 def test_waiting_for_offsets_without_an_answer_is_logged(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

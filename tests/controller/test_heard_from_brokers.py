@@ -253,7 +253,7 @@ def is_inquiry(each: object) -> bool:
 
 @simulated
 async def test_an_inquiry_ends_with_the_registration_that_it_goes_to(cluster: Cluster) -> None:
-    """Else it dials the former address once a second for ever."""
+    """Else it dials the former address once per second, without an end."""
     await cluster.start(2, 3)
     async with asyncio.timeout(60):
         await Scene(cluster).run(it_is_asked_for_its_logs_without_an_answer)
