@@ -121,9 +121,9 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "client.producer.producer_topic",
-                "        queue = self.queues[self._partitioner(key, self.partition_count)]\n",
+                "        index = self._partitioner(key, self.partition_count)\n",
                 "        known = bytes(len(self.queue_of_key) % 2)\n"
-                "        queue = self.queues[self._partitioner(key + known, self.partition_count)]\n",
+                "        index = self._partitioner(key + known, self.partition_count)\n",
             ),
         ),
         schedule=WRITE,

@@ -118,6 +118,11 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        target = self._take_away(partition, deleted_directory_name)\n",
                 "        self._forget(partition)\n        target = None\n",
             ),
+            Edit(
+                "broker.log.log_directory",
+                "            self._renamed.set_aside_stray(directory, topic_id, partition)\n",
+                "",
+            ),
         ),
         schedule=Schedule("promises:topic_is_made_again"),
     ),

@@ -276,7 +276,7 @@ async def leader_falls_before_its_start_is_known(directed: DirectedRun) -> None:
 async def log_is_reset_before_its_start_is_known(directed: DirectedRun) -> None:
     """The same, and a broker that was down returns meanwhile, with a log end below the new start: no disk is faulty, and
     whichever replica leads next, none of its log is damaged."""
-    leader, behind, cut_off = await separate_roles(directed)
+    leader, cut_off, behind = await separate_roles(directed)
     directed.cluster.kill(behind)
     await directed.until(lambda: behind not in members(directed), "an ISR without it")
     await _fill(directed)

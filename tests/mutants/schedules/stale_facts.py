@@ -74,7 +74,7 @@ async def disk_of_before_a_topic_was_made_again(directed: DirectedRun) -> None:
     directed.reference.faulty.add(3)
     restore(_storage(directed, 3), older)
     cluster.start(3)
-    await asyncio.sleep(1)  # it says what it holds before the others are enough
+    await directed.until(lambda: cluster.controller() == 3, "a controller, which knows first what it holds itself")
     for broker_id in (1, 2):
         cluster.start(broker_id)
     await asyncio.sleep(2 * START_SECONDS)
