@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.references import Page, check_references
 from tests.tidy.replica_state import check_replica_state
 from tests.tidy.shape import check_definitions, check_finished, check_name, check_size
-from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
+from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, forget_files, project_files, text_files
 from tests.tidy.vocabulary import ALLOWED_IN, check_class_names, check_words
 
 RULES: list[Callable[[SourceFile], list[str]]] = [
@@ -51,6 +52,16 @@ ELSEWHERE = re.compile(r"(?<![\w/-])(?:\.\./)?" + "shared" + r"/|/" + "work/|/" 
 def fail_with(problems: list[str]) -> None:
     if problems:
         pytest.fail(f"{len(problems)} found\n" + "\n".join(problems), pytrace=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_collections() -> Iterator[None]:
+    """The trees of all files are two million objects. Each collection would search them, here and in all tests that
+    follow in this process."""
+    gc.disable()
+    yield
+    gc.enable()
+    forget_files()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__.removeprefix("check_"))

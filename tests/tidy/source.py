@@ -93,6 +93,11 @@ def _all_files() -> tuple[SourceFile, ...]:
     )
 
 
+def forget_files() -> None:
+    """Give the memory of all trees back."""
+    _all_files.cache_clear()
+
+
 def _python_files(folder: Path) -> Iterator[Path]:
     """All Python files of a folder, without its links: minibroker/broker would repeat broker/."""
     if not folder.is_dir():
