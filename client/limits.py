@@ -95,10 +95,8 @@ class Deadline:
 
 def parse_servers(servers: str | Sequence[str]) -> list[Address]:
     """`"host:port,host:port"` or a list of such; IPv6 as `[::1]:9092`; the port defaults to 9092."""
-    if not isinstance(servers, Sequence):
-        raise InvalidCall(f"bootstrap_servers is {servers!r:.80}; give HOST:PORT[,HOST:PORT]..")
-    texts = servers.split(",") if isinstance(servers, str) else list(servers)
-    if not all(isinstance(text, str) for text in texts):
+    texts = servers.split(",") if isinstance(servers, str) else servers
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise InvalidCall(f"bootstrap_servers is {servers!r:.80}; give HOST:PORT[,HOST:PORT]..")
     addresses = [_parse_server(text.strip()) for text in texts if text.strip()]
     if not addresses:

@@ -126,7 +126,7 @@ class Consumer(OffsetQueries):
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster, and assign all its partitions. Raises ClusterUnreachable or UnknownTopicOrPartition."""
+        """Find the cluster; assign the topics' partitions. Raises ClusterUnreachable or UnknownTopicOrPartition."""
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
         self._owner = CallerCheck("consumer")

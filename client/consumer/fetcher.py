@@ -10,7 +10,7 @@ room of others. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_f
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -146,11 +146,11 @@ class Fetcher:
                 del self._asked[leader]
         self.wake()
 
-    def ask_for(self, partitions: Iterable[TopicPartition]) -> None:
-        """A call waits for these and no others: they are fetched though it leaves others of their leaders full."""
-        found = self._cursors.keys() & partitions
-        if found:
-            self._awaited |= found
+    def ask_for(self, partitions: Sequence[TopicPartition]) -> None:
+        """A call waits for these assigned ones and no others: they are fetched though it leaves others of their leaders
+        full."""
+        if partitions:
+            self._awaited.update(partitions)
             self.wake()
 
     def fetch_again(self, cursor: Cursor) -> None:
