@@ -9,6 +9,7 @@ the promise does not cover it.
 import asyncio
 import random
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -48,6 +49,15 @@ LEADERLESS_SECONDS = 20.0
 SETTLED_SECONDS = 10.0
 
 
+class GuardedCopy(NamedTuple):
+    """A partition that may have no leader yet."""
+
+    end: int
+    """Where the only copy ended."""
+    czxid: int
+    """Of its state. A topic that is deleted and made again has another, and may have a leader (seed 17353396)."""
+
+
 class OnlyCopy:
     """`play` is the sequence."""
 
@@ -55,8 +65,7 @@ class OnlyCopy:
         self.injector = injector
         self.random = rng
         self._faults = faults
-        self._guarded: dict[TopicPartition, int] = {}
-        """Partitions that may have no leader yet, and where the only copy ended."""
+        self._guarded: dict[TopicPartition, GuardedCopy] = {}
         injector.reference.listeners.append(self._on_state)
 
     async def play(self) -> bool:
@@ -123,7 +132,7 @@ class OnlyCopy:
     def _hurt(self, last: int, way: str) -> bool:
         """Do the first kind of damage that fits and that the disk shows."""
         injector, storage = self.injector, self.injector.storage(last)
-        alone = [state.partition for state in injector.guarded_states() if state.members == (last,)]
+        alone = {state.partition: state.czxid for state in injector.guarded_states() if state.members == (last,)}
         elsewhere = [injector.storage(each) for each in injector.others(last)]
         safe = {
             partition: end_of(storage, partition)
@@ -140,7 +149,7 @@ class OnlyCopy:
             else:
                 hurt = self._shorten(last, kind, safe)
             if hurt:
-                self._guarded = hurt
+                self._guarded = {each: GuardedCopy(end, alone[each]) for each, end in hurt.items()}
                 injector.note("the only copy is hurt", last, kind, *sorted(map(str, hurt)))
                 return True
         return False
@@ -204,7 +213,7 @@ class OnlyCopy:
         return all(s.leader == NONE for s in self.injector.guarded_states() if s.partition in self._guarded)
 
     async def _elect(self, last: int) -> None:
-        injector, ends = self.injector, dict(self._guarded)
+        injector, ends = self.injector, {partition: copy.end for partition, copy in self._guarded.items()}
 
         def accepts(preview: ElectionPreview) -> bool:
             chosen = next(each for each in preview.candidates if each.broker_id == preview.chosen)
@@ -224,12 +233,14 @@ class OnlyCopy:
         return all(self.injector.cluster.leader(each.topic, each.partition) is not None for each in partitions)
 
     def _on_state(self, partition: TopicPartition) -> None:
-        true = self.injector.reference.state(partition)
-        if partition in self._guarded and true is not None and true.leader != NONE:
-            facts = (f"the only copy ended at {self._guarded[partition]}", f"ZooKeeper holds {true}")
+        copy, true = self._guarded.get(partition), self.injector.reference.state(partition)
+        if copy is None or true is None or (true.czxid == copy.czxid and true.leader == NONE):
+            return
+        del self._guarded[partition]
+        if true.czxid == copy.czxid:
+            facts = (f"the only copy ended at {copy.end}", f"ZooKeeper holds {true}")
             text = f"broker {true.leader} leads, though the only in-sync copy is damaged and no operator asked for it"
             self.injector.reference.find("I28", text, partition, *facts)
-            del self._guarded[partition]
 
 
 def directory_of(partition: TopicPartition) -> str:
