@@ -74,3 +74,24 @@ def test_a_trouble_is_one_line_in_the_log(trouble: Trouble, caplog: pytest.LogCa
         story()
     (line,) = (each.getMessage() for each in caplog.records if each.name == "minibroker.controller")
     assert line.startswith(LINES[trouble])
+
+
+def test_a_later_trouble_of_the_same_broker_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """However soon it comes: an answer in between ends the first one."""
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        controller = await cluster.controller()
+        for topic in ("lines", "other"):
+            refusal = LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            cluster.brokers[1].answers[LeaderAndIsrRequest] = refusal
+            await cluster.create(controller, topic, [[1, 2]])
+            await asyncio.sleep(1)
+            del cluster.brokers[1].answers[LeaderAndIsrRequest]
+            await asyncio.sleep(1)
+
+    with caplog.at_level(logging.WARNING, "minibroker.controller"):
+        story()
+    lines = [each.getMessage() for each in caplog.records if each.name == "minibroker.controller"]
+    assert [each.partition(" ")[0] for each in lines] == ["LeaderAndIsrRequest"] * 2

@@ -337,6 +337,7 @@ async def test_a_controller_that_resigns_lets_others_try_first(cluster: Cluster)
         await asyncio.sleep(RESIGNED_SECONDS - 0.5)
         resigned = [each for each in candidate.events if isinstance(each, ControllerResigned)]
         assert [(each.controller_epoch, each.reason) for each in resigned] == [(1, "another may do better")]
+        assert candidate.service.controller_epoch is None
         assert await cluster.observer.exists(znodes.CONTROLLER) is None
     await cluster.until(lambda: candidate.service.is_active)
     assert candidate.service.controller_epoch == 2

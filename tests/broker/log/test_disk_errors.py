@@ -100,6 +100,8 @@ def test_a_directory_can_be_marked_offline(machine: Machine) -> None:
 
 def test_a_full_disk_refuses_and_heals_with_room(machine: Machine) -> None:
     directory, log = machine.open_log()
+    told: list[bool] = []
+    directory.health.on_full = told.append
     written = append(log, 3)
     machine.storage.capacity_bytes = machine.storage.used_bytes + 50
     with pytest.raises(DiskFull, match="no space left"):
@@ -114,6 +116,10 @@ def test_a_full_disk_refuses_and_heals_with_room(machine: Machine) -> None:
     assert not directory.full
     append(log, 1)
     check_log(log)
+    assert told == [True, False]
+    segments = log.segment_count
+    log.roll_if_aged(machine.clock().now_ms() + log.config.segment_ms)
+    assert log.segment_count == segments + 1, "as on a disk that was never full"
 
 
 def test_room_may_come_from_retention(machine: Machine) -> None:

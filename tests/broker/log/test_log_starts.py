@@ -130,6 +130,11 @@ def test_no_closed_segment_is_cut_if_the_recovery_point_is_unreadable(machine: M
 
 
 # ------------------------------------------------------------------------------------------------------------ the file
+def test_the_first_start_of_a_new_log_counts_as_recorded(machine: Machine) -> None:
+    """It would be written once more otherwise, with a sync."""
+    assert machine.open_log(CONFIG)[1].is_start_recorded
+
+
 def test_a_start_is_recorded_before_the_first_segment_is_deleted(machine: Machine) -> None:
     _, log = synced(machine, BY_SIZE)
     log.trim_before(40, LogStartReason.RETENTION)

@@ -63,7 +63,7 @@ def test_the_end_is_found_from_the_last_index_entry_however_few_there_are(machin
     """What lies in front of that entry is not read, and a sound index is not rebuilt at each start."""
     _, log = machine.open_log(LogConfig(index_interval_bytes=100))
     (_, batch), *_ = append(log, 1 + entries)
-    log.segments[-1].save_index()
+    assert [log.segments[-1].save_index() for _ in range(2)] == [True, False], "once is enough"
     assert len(machine.content(f"{0:020d}.index")) == INDEX_ENTRY_BYTES * entries
     machine.storage.flip_bit(log.segments[-1].log_path, len(batch) * (entries - 1) + 7)
     segment = SegmentFile(path=log.segments[-1].path, base_offset=0, size=log.size_bytes)

@@ -42,10 +42,14 @@ def test_killed_processes_lose_nothing(machine: Machine) -> None:
     assert chain(machine) == ("a", "b", "last")
 
 
-def test_a_power_cut_restarts_the_chain(machine: Machine) -> None:
-    start(machine, "a")
+def test_a_power_cut_restarts_the_chain_and_says_why(machine: Machine) -> None:
+    assert start(machine, "a").wholeness.doubt is None, "there was no start before"
+    machine.kill()
+    assert start(machine, "b", 0).wholeness.doubt is None
     machine.lose_power()
-    assert chain(machine) == ("last",)
+    wholeness = machine.open(incarnation_id="last").wholeness
+    assert wholeness.incarnations == ("last",)
+    assert wholeness.doubt == "the machine went down without a clean stop"
 
 
 def test_the_chain_survives_a_power_cut_after_a_clean_stop(machine: Machine) -> None:
