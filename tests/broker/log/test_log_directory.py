@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minibroker.broker.log.config import LogConfig
@@ -299,7 +300,9 @@ def test_a_created_log_survives_a_power_cut_once_its_metadata_is_synced(machine:
 def test_creating_an_existing_log_gives_the_same_one(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)
-    assert directory.create_log(PARTITION, TOPIC_ID, SMALL) is log
+    changed = msgspec.structs.replace(SMALL, retention_ms=7)
+    assert directory.create_log(PARTITION, TOPIC_ID, changed) is log
+    assert log.config == changed
 
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_is_taken_away(machine: Machine) -> None:
@@ -342,6 +345,17 @@ def test_offsets_of_a_deleted_topic_do_not_apply_to_the_next_of_its_name(machine
     log = directory.logs[PARTITION]
     assert (log.log_start_offset, log.recovery_point) == (0, 0)
     assert directory.read_high_watermarks() == {PARTITION: 0}
+
+
+def test_a_log_that_was_deleted_and_left_the_checkpoints_is_not_missed_when_it_is_made_again(machine: Machine) -> None:
+    """A broker may get a partition back, with the same topic id. Its log owes nothing then."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    directory.delete_log(PARTITION)
+    drive(directory.checkpoint_recovery_points())
+    assert directory.create_log(PARTITION, TOPIC_ID, SMALL).start_reason is LogStartReason.CREATED
 
 
 @pytest.mark.invariant("I35")

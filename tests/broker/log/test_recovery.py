@@ -164,9 +164,11 @@ def test_segments_after_a_torn_tail_are_deleted(machine: Machine) -> None:
     second = log.segments[1]
     machine.storage.flip_bit(second.log_path, 70)
     end = second.base_offset
+    lost_bytes = sum(segment.size for segment in log.segments[1:])
     log = restart_without_power(machine, config)
     assert log.log_end_offset == end
     assert log.report.segments_removed > 0
+    assert log.report.bytes_cut == lost_bytes
     assert [int(name[:20]) for name in machine.file_names(".log")] == [0, end]
     check_log(log)
 

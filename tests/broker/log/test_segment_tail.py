@@ -8,7 +8,7 @@ from minibroker.broker.log.segments.segment_files import SegmentFile
 from minibroker.broker.log.segments.segment_tail import SegmentTail, is_cut_off, read_tail
 from minibroker.protocol.files.checkpoints import INDEX_ENTRY_BYTES
 from minibroker.protocol.record_batch import HEADER_BYTES
-from tests.broker.log.machine import PATH, Machine, append, make_batch
+from tests.broker.log.machine import PATH, Machine, append, make_batch, truncate
 
 HEADER, LARGE = make_batch(0, value=b"v" * 4_000)
 FRONT = bytes(LARGE[:HEADER_BYTES])
@@ -68,3 +68,13 @@ def test_the_end_is_found_from_the_last_index_entry_however_few_there_are(machin
     machine.storage.flip_bit(log.segments[-1].log_path, len(batch) * (entries - 1) + 7)
     segment = SegmentFile(path=log.segments[-1].path, base_offset=0, size=log.size_bytes)
     assert read_tail(machine.disk(), segment, 100) == SegmentTail(log.log_end_offset, last_epoch=0)
+
+
+def test_an_index_that_was_cut_is_saved_again_without_what_it_lost(machine: Machine) -> None:
+    """Its files would otherwise end with entries of batches that are gone, until more are appended."""
+    _, log = machine.open_log(LogConfig(index_interval_bytes=100))
+    append(log, 9)
+    log.segments[-1].save_index()
+    truncate(log, 8)
+    assert log.segments[-1].save_index()
+    assert len(machine.content(f"{0:020d}.index")) == INDEX_ENTRY_BYTES * 3

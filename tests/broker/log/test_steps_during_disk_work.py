@@ -25,6 +25,7 @@ from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.world.disk import SimulatedDisk
 from tests.broker.log.machine import (
     PARTITION,
+    TOPIC_ID,
     Machine,
     append,
     check_log,
@@ -178,3 +179,25 @@ def test_a_step_during_a_call_of_the_disk_leaves_a_sound_log(step: str, work: st
             number += 1
             assert number < CALLS_MAX
         assert number > 1 or work in ("log start", "log starts", "digests")
+
+
+@pytest.mark.invariant("I21")
+@pytest.mark.parametrize("is_done_before", [False, True])
+def test_a_log_made_again_during_the_write_of_its_first_recovery_point_is_known_to_start_over(
+    is_done_before: bool,
+) -> None:
+    """The file names what the earlier log had synced: the new one would count as one that lost it."""
+    machine = Machine()
+    directory, log = machine.open_log(CONFIG)
+    append(log, 3)
+    drive(log.flush())
+    disk = log.health.disk
+    assert isinstance(disk, SimulatedDisk)
+
+    def make_again() -> None:
+        directory.delete_log(PARTITION)
+        directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+
+    DuringCall(disk, 1, is_done_before, make_again)
+    drive(directory.checkpoint_recovery_points())
+    assert directory.logs[PARTITION].start_reason is LogStartReason.RESET

@@ -65,7 +65,7 @@ def test_a_damaged_follower_goes_offline_alone() -> None:
     state = replica(2)
     step(state, order(1, (1, 2)))
     assert kinds(step(state, DAMAGED)) == ["DamageNoted", "TakeOutOfUse", "LeaderChanged"]
-    assert (state.role, state.damage) == (Role.OFFLINE, DAMAGED.reason)
+    assert (state.role, state.damage, state.leader_id) == (Role.OFFLINE, DAMAGED.reason, None)
 
 
 def test_a_damaged_leader_goes_offline_once_another_isr_member_fetches() -> None:

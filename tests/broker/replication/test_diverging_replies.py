@@ -4,7 +4,7 @@ import pytest
 
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
-from minibroker.broker.replication.state import AskingLeaderEnds, Fetching, ReplicaState
+from minibroker.broker.replication.state import AskingEpochEnd, AskingLeaderEnds, Fetching, ReplicaState
 from minibroker.protocol.errors import ErrorCode
 from minibroker.simulation.model.replica import header_for
 from tests.broker.replication.core_cluster import CoreCluster
@@ -44,8 +44,25 @@ def test_alignment_without_progress_backs_off_and_then_reports_damage() -> None:
     state = cluster.replicas[2].state
     assert _diverging(state) == ["AskEpochEnd"]
     assert _diverging(state) == ["BackOff"]
+    assert step(state, ev.PhaseRetried()) == [ev.AskEpochEnd(leader_epoch=0, epoch=0)], "it does not fetch unaligned"
     for _ in range(3):
         assert _diverging(state) == ["ReportDamage"], "also for an answer that was on its way"
+
+
+def test_an_epoch_that_is_unknown_here_leads_to_a_question_whose_answer_counts() -> None:
+    """KIP-279: two unclean elections left each log with an epoch that the other never had."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    for value in "ab":
+        cluster.produce(1, value)
+        cluster.fetch(2)
+    state = cluster.replicas[2].state
+    state.epoch_history.entries, state.phase = [(0, 0), (2, 1)], AskingEpochEnd(2)
+    asked = ev.EpochEndAnswered(leader_epoch=0, asked_epoch=2, error_code=ErrorCode.NONE, epoch=1, end_offset=2)
+    assert ev.AskEpochEnd(leader_epoch=0, epoch=0) in step(state, asked)
+    asked = ev.EpochEndAnswered(leader_epoch=0, asked_epoch=0, error_code=ErrorCode.NONE, epoch=0, end_offset=1)
+    assert ev.FetchNext() in step(state, asked)
+    assert (state.log_end_offset, state.epoch_history.entries) == (1, [(0, 0)])
 
 
 def test_alignments_at_different_offsets_count_as_progress() -> None:

@@ -238,6 +238,21 @@ def test_a_stall_of_the_leader_moves_the_last_fetch_of_a_follower_up_to_the_pres
     assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
 
 
+@pytest.mark.invariant("I36")
+def test_a_follower_at_the_end_of_an_idle_log_does_not_lag_once_a_record_comes() -> None:
+    """It may be at the end for an hour: each of its fetches shows that it keeps up."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    state = cluster.replicas[1].state
+    lag_ms = state.config.replica_lag_time_max_ms
+    for _ in range(3):
+        cluster.fetch(2)
+        assert state.remotes[2].last_caught_up_ms == cluster.now_ms, "operators see that"
+        cluster.pass_time(lag_ms // 2)
+    cluster.produce(1, "a")
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms)) == []
+
+
 @pytest.mark.invariant("I4", "I36")
 def test_what_is_appended_during_the_sync_of_a_shrink_below_the_minimum_is_synced_without_another_append() -> None:
     """Until the controller answers, only synced records count here. Without that sync the last one waits for the
@@ -259,6 +274,33 @@ def test_what_is_appended_during_the_sync_of_a_shrink_below_the_minimum_is_synce
     assert leader.state.high_watermark == 1
     step(leader.state, ev.Synced(end_offset=2, now_ms=cluster.now_ms))
     assert leader.state.high_watermark == 2
+
+
+@pytest.mark.invariant("I4")
+@pytest.mark.parametrize("end", ["the follower caught up during the sync", "the controller changed the ISR"])
+def test_each_shrink_below_the_minimum_waits_for_a_sync_of_its_own(end: str) -> None:
+    """An earlier shrink waited for a sync, too, and nothing came of it. What was appended since is not synced yet."""
+    cluster = CoreCluster(3, min_insync=3)
+    cluster.elect(1)
+    cluster.produce(1, "a", acks=1)
+    state = cluster.replicas[1].state
+    cluster.pass_time(state.config.replica_lag_time_max_ms + 1)
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms)) == [ev.SyncLog()]
+    if end == "the controller changed the ISR":
+        cluster.partition_epoch += 1
+        cluster.isr = (1, 2)
+        cluster.send_order(cluster.assignment)
+    else:
+        for follower in (2, 3):
+            cluster.fetch(follower)
+            cluster.fetch(follower)
+        step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))
+    assert state.pending_isr is None
+
+    cluster.produce(1, "b", acks=1)
+    cluster.pass_time(state.config.replica_lag_time_max_ms + 1)
+    assert ev.SyncLog() in step(state, ev.LagChecked(now_ms=cluster.now_ms))
+    assert state.pending_isr is None
 
 
 @pytest.mark.invariant("I4")
