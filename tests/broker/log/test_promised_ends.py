@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
+from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, drive
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT
@@ -143,6 +143,7 @@ def test_a_replaced_log_need_not_hold_what_the_damaged_one_had_synced(machine: M
     log.mark_damaged("a test says so")
     directory.set_log_aside(PARTITION)
     new = directory.create_log(PARTITION, log.topic_id or "", ONE_SEGMENT)
+    assert new.start_reason is LogStartReason.CREATED, "no checkpoint promises anything that it would have to explain"
     drive(directory.sync_metadata())
     append(new, 6)
     machine.lose_power()

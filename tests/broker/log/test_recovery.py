@@ -65,6 +65,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(machine: Machine, cut: int) 
         whole.pop()
     assert read_all(log) == b"".join(whole)
     assert log.report.bytes_cut == len(content) - cut - sum(map(len, whole))
+    assert (log.report.reason is None) == (log.report.bytes_cut == 0)
     check_log(log)
 
 

@@ -132,6 +132,14 @@ def test_a_failed_directory_restarts_the_chain(machine: Machine) -> None:
     assert chain(machine) == ("last",)
 
 
+def test_a_stop_proves_nothing_of_a_directory_that_has_failed(machine: Machine) -> None:
+    directory = start(machine, "a")
+    directory.mark_offline(OSError("smoke"))
+    directory.wholeness.write({PARTITION: 6})
+    machine.kill()
+    assert chain(machine) == ("last",)
+
+
 def test_a_tool_that_opens_the_directory_leaves_no_chain(machine: Machine) -> None:
     start(machine, "a")
     machine.kill()

@@ -48,6 +48,17 @@ def test_a_restarted_follower_syncs_before_it_reports_its_end() -> None:
     assert _kinds(step(state, ev.PhaseRetried())) == {"FetchNext"}
 
 
+def test_a_replica_that_follows_no_more_fetches_nothing_after_a_sync() -> None:
+    cluster = CoreCluster(2, flush=True)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
+    cluster.elect(None)
+    assert step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms)) == []
+    assert state.phase is None
+
+
 @pytest.mark.invariant("I36")
 def test_a_new_leader_syncs_its_log_without_waiting_for_an_append() -> None:
     cluster = _restarted_with_unsynced_tail()

@@ -10,7 +10,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.high_watermark import add_waiter, resolve_waiters
 from minibroker.broker.replication.isr import NOT_APPLIED, OUTCOME_UNKNOWN, PROPOSAL_RETRY_MS
 from minibroker.broker.replication.replica import step
-from minibroker.broker.replication.state import ProduceWaiter
+from minibroker.broker.replication.state import IsrKind, ProduceWaiter
 from minibroker.protocol.errors import ErrorCode
 from tests.broker.replication.core_cluster import CoreCluster, CoreReplica
 
@@ -45,6 +45,18 @@ def test_a_repeated_proposal_names_the_broker_epoch_that_caught_up() -> None:
     cluster.alter(1, "lost")
 
     assert leader.proposals[0].new_isr_with_epochs == ((1, None), (2, 20), (3, 30))
+
+
+@pytest.mark.invariant("I36")
+def test_a_lost_answer_to_a_proposal_that_an_order_has_settled_makes_room_for_the_next() -> None:
+    cluster = CoreCluster(3)
+    leader = propose_expansion(cluster)
+    cluster.partition_epoch += 1
+    cluster.send_order(cluster.assignment)  # the ISR is still (1, 2)
+    assert leader.state.pending_isr is None
+    cluster.alter(1, "lost")
+    cluster.fetch(3)
+    assert [proposal.kind for proposal in leader.proposals] == [IsrKind.EXPAND]
 
 
 @pytest.mark.invariant("I8", "I36")
