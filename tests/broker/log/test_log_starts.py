@@ -247,6 +247,26 @@ def test_a_lost_metadata_file_is_written_again_from_the_start(machine: Machine) 
 
 
 @pytest.mark.invariant("I21")
+def test_a_start_that_waits_for_another_one_does_not_replace_a_later_one_written_at_once(machine: Machine) -> None:
+    """It would be above records that were appended since."""
+    _, log = synced(machine)
+    record = log.start_record
+    reason = LogStartReason.RETENTION
+    first, second, falls = (LogStart(topic_id=TOPIC_ID, partition=0, offset=at, reason=reason) for at in (8, 16, 4))
+
+    async def fall_meanwhile() -> None:
+        writes = [asyncio.ensure_future(record.write(each)) for each in (first, second)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        record.write_at_once(falls)
+        await asyncio.gather(*writes)
+
+    machine.loop.run_until_complete(fall_meanwhile())
+    assert record.known == falls
+    assert parse_log_start(machine.content(LOG_START))[0] == falls
+
+
+@pytest.mark.invariant("I21")
 def test_a_start_being_written_does_not_land_in_the_next_topic_of_that_name(machine: Machine) -> None:
     """D04: the log is deleted and created again while the old topic's start is being written."""
     directory, log = synced(machine)

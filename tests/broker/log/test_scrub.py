@@ -8,10 +8,12 @@ import pytest
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.scrub import SegmentScrub
+from minibroker.broker.log.segments.segment_index import SegmentIndex
 from minibroker.protocol.record_batch import HEADER_BYTES
 from tests.broker.log.machine import SMALL, Machine, append
 
 WHOLE = 1 << 20
+SUFFIXES = (".index", ".timeindex")
 PIECES = (HEADER_BYTES, 200, WHOLE)
 """A batch at a time, some, all at once."""
 
@@ -79,7 +81,7 @@ def test_a_segment_that_does_not_end_where_the_next_begins_is_suspected(machine:
 def test_an_index_with_a_wrong_last_entry_is_suspected_and_its_batches_are_not(machine: Machine) -> None:
     log = closed_segments(machine)
     first = log.segments[0]
-    for suffix in (".index", ".timeindex"):
+    for suffix in SUFFIXES:
         name = first.path.rpartition("/")[2] + suffix
         content = bytearray(machine.content(name))
         content[-1] ^= 1
@@ -87,6 +89,19 @@ def test_an_index_with_a_wrong_last_entry_is_suspected_and_its_batches_are_not(m
     assert scrubbed(log, machine, 0).index_suspicion is not None
     assert scrubbed(log, machine, 1).index_suspicion is None
     assert scrubbed(log, machine, 0).suspicion is None, "the batches are sound"
+
+
+def test_an_index_whose_last_entry_is_behind_the_last_batch_is_suspected(machine: Machine) -> None:
+    """No batch is compared with it."""
+    log = closed_segments(machine)
+    first = log.segments[0]
+    content = [machine.content(f"{first.base_offset:020d}{suffix}") for suffix in SUFFIXES]
+    index = SegmentIndex.decode(*content, first.size, SMALL.index_interval_bytes)
+    (*_, (last, _)) = first.headers_from(0)
+    index.positions[-1] = last + 1
+    for suffix, changed in zip(SUFFIXES, index.encode(0), strict=True):
+        machine.edit(f"{first.base_offset:020d}{suffix}", changed)
+    assert scrubbed(log, machine, 0).index_suspicion == f"entry {len(index) - 1} points at no batch"
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
