@@ -96,7 +96,7 @@ def test_an_index_whose_last_entry_is_behind_the_last_batch_is_suspected(machine
     log = closed_segments(machine)
     first = log.segments[0]
     content = [machine.content(f"{first.base_offset:020d}{suffix}") for suffix in SUFFIXES]
-    index = SegmentIndex.decode(*content, first.size, SMALL.index_interval_bytes)
+    index = SegmentIndex.decode(content[0], content[1], first.size, SMALL.index_interval_bytes)
     (*_, (last, _)) = first.headers_from(0)
     index.positions[-1] = last + 1
     for suffix, changed in zip(SUFFIXES, index.encode(0), strict=True):
