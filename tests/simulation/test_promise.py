@@ -1,13 +1,18 @@
 """What the swarm may break: of each acknowledged record, one known in-sync replica keeps its copy."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
+from minibroker.simulation.swarm.faults.faults import Faults
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import draw_options
@@ -52,6 +57,22 @@ def test_mending_kills_no_broker_while_another_counts_for_what_it_lost() -> None
         assert injector.cut_power({leader})
         await FaultSchedule(injector, lambda: True).repair()
         assert was_weakened == [False, False]
+
+    under_faults(case)
+
+
+@pytest.mark.parametrize("had_fault", [False, True])
+def test_broker_may_end_by_an_error_of_the_disk_only_if_its_disk_had_a_fault(had_fault: bool) -> None:
+    async def case(injector: FaultInjector) -> None:
+        if had_fault:
+            injector.random = random.Random(2)  # `broker` draws it
+            Faults(injector).disk_error()
+        [victim] = injector.broken_disks or {1}
+        injector.cluster.kill(victim)
+        injector.world.crashes.append((f"broker-{victim}", FileMissing("a bug of the broker")))
+        FaultSchedule(injector, lambda: True).forgive_crashes()
+        assert bool(injector.world.crashes) is not had_fault
+        injector.world.crashes.clear()
 
     under_faults(case)
 

@@ -59,6 +59,8 @@ class FaultInjector:
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line of the history."""
         self.broken_disks: set[int] = set()
+        self.disks_with_faults: set[int] = set()
+        """Brokers whose disk has ever had a fault that its broker may end by."""
         self.faulty_disks: set[int] = set()
         """At most one broker, whose disk lied, rots or was replaced and is not repaired yet (`faulty_disk`)."""
         self.lying_disks: set[int] = set()
@@ -304,6 +306,7 @@ class FaultInjector:
                 self.weaken(victim)
             self.cluster.power_loss(victim)
             if blank:
+                self.disks_with_faults.add(victim)
                 self.storage(victim).wipe()
                 self.storage(victim).provision("/data")
         return True

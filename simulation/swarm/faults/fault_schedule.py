@@ -25,7 +25,7 @@ FAILED_DISK_SECONDS = 1.0
 UNRAVEL_SECONDS = 10.0
 """By then a broker that lost bytes has registered again and left the ISR or caught up, if no bug prevents it."""
 ENDINGS = ("DiskError", "DiskFull", "SyncFailed", "StorageOffline", "LogDirectoryError", "FileMissing")
-"""With these errors a broker may end, or refuse to start, on a broken disk."""
+"""With these errors a broker may end, or refuse to start, on a disk that has a fault."""
 
 
 class FaultSchedule:
@@ -134,15 +134,19 @@ class FaultSchedule:
             injector.cluster.kill(broker_id)
 
     def forgive_crashes(self) -> None:
-        """Drop the crashes of brokers without a disk or ZooKeeper; any other crash is a bug."""
-        allowed = [*ENDINGS, "RegistrationError", "ZooKeeperUnreachable"]
-        if self._injector.options.disks is not None:
-            allowed.append("OutOfDescriptors")  # at the start of a broker
-        if self._injector.reference.faulty or self._injector.counts["disk rot_identity"]:
+        """Drop the crashes of brokers without ZooKeeper, or whose disk has had a fault; any other crash is a bug."""
+        injector = self._injector
+        of_disks = [*ENDINGS]
+        if injector.options.disks is not None:
+            of_disks.append("OutOfDescriptors")  # at the start of a broker
+        allowed = ["RegistrationError", "ZooKeeperUnreachable"]
+        if injector.reference.faulty or injector.counts["disk rot_identity"]:
             allowed += ["ClusterMismatch", "BrokerIdTaken"]  # a broker's identity is on its disk
-        if self._injector.counts["blank disk"] or self._injector.counts["disk replaced"]:
+        if injector.counts["blank disk"] or injector.counts["disk replaced"]:
             allowed.append("BrokerIdTaken")  # with another directory id it looks like another broker, and gives up
-        for crash in list(self._world.crashes):
-            if type(crash[1]).__name__ in allowed:
-                self._world.crashes.remove(crash)
-                self._injector.note("ended", crash[0], type(crash[1]).__name__)
+        had_faults = {name_of(broker_id) for broker_id in injector.disks_with_faults}
+        for name, error in list(self._world.crashes):
+            kind = type(error).__name__
+            if kind in allowed or (kind in of_disks and name in had_faults):
+                self._world.crashes.remove((name, error))
+                injector.note("ended", name, kind)

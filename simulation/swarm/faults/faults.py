@@ -221,6 +221,7 @@ class Faults:
         storage = injector.storage(victim)
         if not storage.faults:
             injector.note("disk full", victim)
+            injector.disks_with_faults.add(victim)
             storage.fail("append", is_full=True)
             injector.impair(victim, storage.heal)
 
@@ -230,6 +231,7 @@ class Faults:
         storage = injector.storage(victim)
         if not storage.faults:
             injector.note("disk fills", victim)
+            injector.disks_with_faults.add(victim)
             storage.fill(injector.random.choice((0, 500, 5_000)))
             injector.impair(victim, storage.heal)
 
@@ -246,6 +248,7 @@ class Faults:
         if not storage.faults:
             injector.note("disk error", victim, call, times)
             injector.broken_disks.add(victim)
+            injector.disks_with_faults.add(victim)
             storage.fail(call, times=times)
             injector.impair(victim, storage.heal)
 

@@ -84,6 +84,7 @@ class FaultyDisk:
             self.broker, self.since = broker_id, injector.world.loop.elapsed
         injector.reference.faulty.add(broker_id)
         injector.faulty_disks.add(broker_id)
+        injector.disks_with_faults.add(broker_id)
 
     def rot_byte(self, path: str, position: int, after: int) -> None:
         """One byte of the faulty broker's disk changes; a second change may undo the first (seed 17052830)."""
