@@ -43,7 +43,8 @@ class Lineage:
         self.last_committed: LoggedBatch | None = None
         self.leaders: dict[int, Writer] = {}
         self.is_broken = False
-        """After an unclean election nothing is promised of earlier committed records, and high watermarks may fall."""
+        """After an unclean election that lost something nothing is promised of earlier committed records, and high
+        watermarks may fall."""
         self.deleted_below = 0
         """Highest log start of a leader. A follower that adopts it may hold anything below: it serves none of it."""
         self._find = find
@@ -124,7 +125,10 @@ class Lineage:
             self._find("I22", "a follower's high watermark passed what is committed", *facts)
 
     def record_unclean_election(self, reference_log: ReferenceLog | None) -> None:
-        """An allowed unclean election: from now on, committed is what the new leader has of it."""
+        """An allowed unclean election: from now on, committed is what the new leader has of it. If that is all, nothing
+        changes, and all rules hold on."""
+        if reference_log is not None and not reference_log.uncertain and self.holds_all(reference_log):
+            return
         self.is_broken = True
         held = () if reference_log is None else reference_log.batches
         kept = [batch for batch in held if self.committed.get(batch.base_offset) == batch]

@@ -129,3 +129,18 @@ def test_log_without_the_last_committed_batch(cluster: Cluster) -> None:
     assert cluster.lineage.holds_all(cluster.logs[ONE])
     assert not cluster.lineage.holds_all(cluster.logs[TWO])
     assert cluster.lineage.holds_all(ReferenceLog(start=1)), "retention removed it"
+
+
+@pytest.mark.invariant("I19")
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_unclean_election_breaks_the_promise_only_if_it_loses_a_record(cluster: Cluster, is_lost: bool) -> None:
+    """Else an operator who accepts a loss that is none would let everything pass for the rest of the run."""
+    cluster.write(ONE, batch(0, 0))
+    if not is_lost:
+        cluster.write(TWO, batch(0, 0))
+    cluster.lineage.commit(cluster.logs[ONE], 1, ONE)
+    cluster.lineage.record_unclean_election(cluster.logs[TWO])
+    assert cluster.lineage.is_broken is is_lost
+    assert cluster.lineage.committed_end == (0 if is_lost else 1)
+    cluster.lineage.compare(cluster.logs[ONE], 0, 2, "broker 1")  # nothing is committed there
+    assert cluster.found.rules == ([] if is_lost else ["I22"])
