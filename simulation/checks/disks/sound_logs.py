@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.log_starts import HEAD_MISSING
-from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replication.headless_logs import HeadlessLogs
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS
 
@@ -21,20 +21,12 @@ class SoundLogChecker(Checker):
     """Of one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
-        self._cluster = cluster
         self._reference = reference
-        self._boots: dict[tuple[str, TopicPartition], int] = {}
-        self._headless: set[ObservedReplica] = set()
-        """Replicas loaded after a power loss with a recorded start above 0: a hole may precede it, which the start took
-        for the rest of a deletion. A leader that begins earlier makes such a log start over (seed 17030454)."""
+        self._headless = HeadlessLogs(cluster)
+        """A leader that begins earlier makes such a log start over."""
 
     def replica_loaded(self, replica: ObservedReplica) -> None:
-        process = PROCESS.get()
-        assert process is not None, "brokers run in a process"
-        key, boots = (process.name, replica.topic_partition), self._cluster.world.machine(process.name).storage.boots
-        if self._boots.get(key, boots) != boots and replica.log.recorded_start_offset > 0:
-            self._headless.add(replica)
-        self._boots[key] = boots
+        self._headless.loaded(replica)
         if replica.log.damage is not None:
             self._check(replica, replica.log.damage)
 

@@ -14,6 +14,7 @@ from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replication.headless_logs import HeadlessLogs
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS
 
@@ -27,9 +28,11 @@ class LeaderStartChecker(Checker):
         self._starts: dict[ObservedReplica, int] = {}
         self._answered: dict[ObservedReplica, int] = {}
         """The leader epoch of the last answer from which the replica learned where its leader's log starts."""
+        self._headless = HeadlessLogs(cluster)
 
     def replica_loaded(self, replica: ObservedReplica) -> None:
         self._starts[replica] = replica.state.log_start_offset
+        self._headless.loaded(replica)
 
     def stepped(
         self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
@@ -69,7 +72,8 @@ class LeaderStartChecker(Checker):
         first = first_offset(replica)
         if leader is None or first <= leader.state.log_start_offset:
             return
-        if broker_id in self._reference.faulty and self._answered.get(replica) != replica.state.leader_epoch:
+        may_lack_its_head = broker_id in self._reference.faulty or replica in self._headless
+        if may_lack_its_head and self._answered.get(replica) != replica.state.leader_epoch:
             return  # its own start, which this leader never heard of, explains what the disk lost (seed 17351561)
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
         self._reference.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)

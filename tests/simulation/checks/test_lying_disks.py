@@ -11,6 +11,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.observations import BatchesLogged, RecordsRead
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.log_starts import HEAD_MISSING
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.protocol.wire.codec import FetchedRecords
@@ -61,7 +62,9 @@ class Replica:
     def __init__(self, start: int, is_leader: bool = True) -> None:
         self.topic_partition = A
         self.state = SimpleNamespace(log_start_offset=start, is_leader=is_leader, is_offline=False)
-        self.log = SimpleNamespace(health=SimpleNamespace(offline=True))
+        segments = [SimpleNamespace(base_offset=start)]
+        health = SimpleNamespace(offline=True)
+        self.log = SimpleNamespace(health=health, damage=None, segments=segments, recorded_start_offset=start)
 
 
 def replica(start: int, is_leader: bool = True) -> Partition:
@@ -176,6 +179,30 @@ def test_no_log_is_reported_damaged_while_no_disk_is_faulty(faulty: set[int], fo
     case.inside(checker.stepped, loaded, EVENT, [ev.DamageNoted(reason=reason)], False)
     one.log.damage = reason
     case.inside(checker.replica_loaded, loaded)
+    assert case.found == found
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize(
+    ("boots", "heads", "found"),
+    [
+        ((1, 2), (5, 5), []),
+        ((1, 2, 2), (5, 5, 5), []),
+        ((1, 2, 2), (5, 5, 7), ["I44"]),
+        ((1, 1), (5, 5), ["I44"]),
+        ((1, 2), (0, 0), ["I44"]),
+    ],
+)
+def test_log_may_lack_its_head_after_a_power_loss_and_any_number_of_kills(
+    boots: tuple[int, ...], heads: tuple[int, ...], found: list[str]
+) -> None:
+    """The hole in front of its recorded start is there until the log begins elsewhere (seed 17030454)."""
+    case = Case()
+    checker, storage = SoundLogChecker(case.cluster, case.reference), case.cluster.world.machine("broker-1").storage
+    for boot, head in zip(boots, heads, strict=True):
+        storage.boots, loaded = boot, replica(head)
+        case.inside(checker.replica_loaded, loaded)
+    case.inside(checker.stepped, loaded, EVENT, [ev.DamageNoted(reason=f"it begins late: {HEAD_MISSING}")], False)
     assert case.found == found
 
 
