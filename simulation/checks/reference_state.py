@@ -272,14 +272,22 @@ class ReferenceState:
         )
 
     def has_sound_member(self, state: ReferencePartition, sound: set[int]) -> bool:
-        """Whether a living member has all its bytes on a working disk and is registered as the incarnation that the ISR
-        lists."""
+        """Whether a living member has all its bytes on a working disk, is registered as the incarnation that the ISR
+        lists, and stays in the ISR."""
+        left_out = self._members_left_out(state)
         return any(
-            member in sound
+            member in sound - left_out
             and state.incarnations.get(str(member)) == self._registered_incarnation(member)
             and not self._is_offline(member, state.partition)
             for member in state.members
         )
+
+    def _members_left_out(self, state: ReferencePartition) -> set[int]:
+        """By a proposal of the leader that has no answer yet: it may be written at any moment, also after the leader
+        has lost its power."""
+        leader = self._cluster.replica(state.leader, state.partition.topic, state.partition.partition)
+        pending = None if leader is None else leader.state.pending_isr
+        return set() if pending is None else set(state.members) - {member for member, _ in pending.members}
 
     def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
         replica = self._cluster.replica(broker_id, partition.topic, partition.partition)

@@ -2,13 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 
 import pytest
 
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.reference_state import STATE_SUFFIX, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
@@ -17,19 +19,23 @@ from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import draw_options
 from minibroker.simulation.swarm.outcome import RunOutcome
+from minibroker.simulation.world.message_holds import responses
+from minibroker.simulation.world.zookeeper_links import ZooKeeperRequest
 
 PARTITION = TopicPartition("a", 0)
 SECONDS_MAX = 120
 SESSION_SECONDS = 3
 
 
-def under_faults(case: Callable[[FaultInjector], Awaitable[None]]) -> None:
+def under_faults(
+    case: Callable[[FaultInjector], Awaitable[None]], settings: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """A whole cluster with one topic of three replicas, and no sync before acknowledgement."""
-    cluster = SimulatedCluster()
+    cluster = SimulatedCluster(settings=dict(settings))
     options = draw_options(cluster.world.random("options"))
     options.topics, options.settings = (
         {PARTITION.topic: (1, 3, 1)},
-        {"zookeeper.session.timeout.ms": str(SESSION_SECONDS * 1000)},
+        {"zookeeper.session.timeout.ms": str(SESSION_SECONDS * 1000), **settings},
     )
     outcome = RunOutcome(0, options, History(lambda: cluster.world.loop.elapsed))
 
@@ -37,6 +43,10 @@ def under_faults(case: Callable[[FaultInjector], Awaitable[None]]) -> None:
         await case(await open_run(cluster, outcome, ReferenceState(cluster, options.topics), None))
 
     cluster.world.run(drive(), seconds_max=SECONDS_MAX)
+
+
+def writes_a_state(request: ZooKeeperRequest) -> bool:
+    return any(operation.path.endswith(STATE_SUFFIX) for operation in request.operations)
 
 
 def test_mending_kills_no_broker_while_another_counts_for_what_it_lost() -> None:
@@ -97,6 +107,31 @@ def test_replica_on_a_failed_disk_does_not_count_as_a_copy() -> None:
         working.cancel()
 
     under_faults(case)
+
+
+def test_member_that_its_leader_is_about_to_leave_out_does_not_count_as_a_copy() -> None:
+    """The change of the ISR is on its way when the leader loses power: then the leader is alone in it, without its
+    tail."""
+
+    async def case(injector: FaultInjector) -> None:
+        leader, controller = injector.leader(PARTITION), injector.cluster.controller()
+        assert leader is not None
+        assert controller is not None
+        working = asyncio.create_task(injector.workload.run())
+        assert await injector.wait(lambda: injector.workload.acknowledged.total() > 10, SESSION_SECONDS)
+        [slow, other] = injector.others(leader)
+        assert injector.kill(other)
+        assert await injector.wait(lambda: len(injector.reference.states()[0].members) == 2, SESSION_SECONDS)
+        assert injector.may_lose({leader})
+        held = injector.zookeeper.hold(f"broker-{controller}", writes_a_state)
+        injector.network.hold(f"broker-{leader}", f"broker-{slow}", responses(ApiKey.FETCH))
+        assert await injector.wait(lambda: bool(held.seen), SESSION_SECONDS)
+        assert set(injector.reference.states()[0].members) == {leader, slow}
+        assert not injector.may_lose({leader})
+        assert injector.may_lose({slow})
+        working.cancel()
+
+    under_faults(case, {"replica.lag.time.max.ms": "600"})
 
 
 def test_broker_that_stops_does_not_count_as_a_copy() -> None:
