@@ -6,10 +6,11 @@ records acknowledged in the latest one must be there, now and at the end. Leaves
 """
 
 import asyncio
+import contextlib
 import random
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.errors import MinibrokerError
+from minibroker.client.errors import MinibrokerError, UnknownTopicOrPartition
 from minibroker.client.producer.producer import Producer
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.faults.fault_injector import RECREATED, FaultInjector
@@ -34,7 +35,10 @@ class RecreatedTopic:
         self._injector = injector
         self._random = rng
         self._number = 0
-        self._exists = False
+        self._may_exist = False
+        """A request of unknown outcome may have made it, or may not have deleted it."""
+        self._has_lived = False
+        """Whether its first life, with retention, has begun."""
         self._cluster = injector.cluster
         self._runtime = injector.cluster.client_runtime()
 
@@ -45,9 +49,11 @@ class RecreatedTopic:
         """Delete the topic and make it again; whether the new one has acknowledged records."""
         try:
             async with self._admin() as admin, self._producer() as producer:
-                await (self._end(admin) if self._exists else self._create_first(admin, producer))
+                if self._may_exist:
+                    await self._end(admin)
+                if not self._has_lived:
+                    await self._live_first(admin, producer)
                 await self._create(admin, {"segment.bytes": "4096"})
-                self._exists = True
                 await self._write(producer, LATER_RECORDS, is_promised=True)
         except MinibrokerError as error:
             self._injector.workload.note_error("reborn", error)
@@ -63,15 +69,16 @@ class RecreatedTopic:
 
     async def _create(self, admin: AdminClient, configs: dict[str, str]) -> None:
         replicas = min(3, len(self._cluster.broker_ids))
+        self._may_exist = True
         await admin.create_topic(
             RECREATED.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
         )
 
-    async def _create_first(self, admin: AdminClient, producer: Producer) -> None:
+    async def _live_first(self, admin: AdminClient, producer: Producer) -> None:
         """Keep the topic until retention has deleted its first records; then delete it. A broker that is down meanwhile
         copies its part at once, so its segments end at other offsets: a log start then lies inside of one of them."""
         await self._create(admin, SMALL)
-        self._exists = True
+        self._has_lived = True
         await self._write(producer, FIRST_RECORDS // 4, is_promised=False)
         self._injector.bounce(self._random.choice(self._cluster.broker_ids))
         await self._write(producer, FIRST_RECORDS, is_promised=False)
@@ -84,11 +91,12 @@ class RecreatedTopic:
         return bool(replicas) and all(replica is not None and replica.log.log_start_offset > 0 for replica in replicas)
 
     async def _end(self, admin: AdminClient) -> None:
-        """Delete the topic; from here on its records are under no promise."""
+        """Delete the topic; from here on its records are under no promise. An earlier request may have deleted it."""
         self._injector.workload.recreated.clear()
         self._injector.note("life ends", RECREATED)
-        await admin.delete_topic(RECREATED.topic, timeout_ms=ANSWER_MS)
-        self._exists = False
+        with contextlib.suppress(UnknownTopicOrPartition):
+            await admin.delete_topic(RECREATED.topic, timeout_ms=ANSWER_MS)
+        self._may_exist = False
 
     async def _write(self, producer: Producer, records: int, is_promised: bool) -> None:
         for _ in range(records):

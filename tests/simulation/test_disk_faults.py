@@ -6,10 +6,11 @@ from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.choices import RunChoices
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
-from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.fault_injector import RECREATED, FaultInjector
 from minibroker.simulation.swarm.faults.faulty_disk import UNSEEN_SECONDS, FaultyDisk
 from minibroker.simulation.swarm.faults.file_changes import FileChanges
 from minibroker.simulation.swarm.faults.rot_places import RotPlaces
+from minibroker.simulation.swarm.recreated_topic import LATER_RECORDS, RecreatedTopic
 from minibroker.simulation.swarm.run import run_seed
 from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_faults
 
@@ -179,3 +180,21 @@ def test_disk_is_not_whole_while_lost_files_are_open_or_a_segment_is_zeroed() ->
 async def whole(injector: FaultInjector) -> None:
     assert await injector.wait(lambda: all(map(injector.is_in_every_isr, injector.cluster.broker_ids)), SESSION_SECONDS)
     assert injector.state(PARTITION) is not None
+
+
+def test_topic_is_made_again_after_its_deletion_had_to_wait_for_a_broker() -> None:
+    """The request to delete it ends in doubt, and the topic is deleted later."""
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        topic = RecreatedTopic(injector, random.Random(1))
+        assert await topic.recreate()
+        down = min(injector.others(injector.cluster.controller() or 0))
+        assert injector.kill(down)
+        assert not await topic.recreate()
+        injector.start(down)
+        assert await injector.wait(lambda: injector.reference.state(RECREATED) is None, SESSION_SECONDS)
+        assert await topic.recreate()
+        assert not injector.workload.recreated.keys() - set(range(LATER_RECORDS))
+
+    under_faults(case)
