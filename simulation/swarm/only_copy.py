@@ -218,7 +218,7 @@ class OnlyCopy:
         def accepts(preview: ElectionPreview) -> bool:
             chosen = next(each for each in preview.candidates if each.broker_id == preview.chosen)
             partition = TopicPartition(preview.topic_name, preview.partition_index)
-            return preview.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
+            return partition in ends and preview.chosen != last and chosen.log_end_offset >= ends[partition]
 
         injector.note("an operator accepts the loss")
         self._guarded.clear()
@@ -229,8 +229,10 @@ class OnlyCopy:
             injector.reference.allows_unclean_election = False
 
     def _are_led(self, partitions: Iterable[TopicPartition]) -> bool:
-        """As seen by a live broker."""
-        return all(self.injector.cluster.leader(each.topic, each.partition) is not None for each in partitions)
+        """As seen by a live broker. One whose topic has been deleted needs no leader."""
+        cluster, reference = self.injector.cluster, self.injector.reference
+        there = [each for each in partitions if reference.state(each) is not None]
+        return all(cluster.leader(each.topic, each.partition) is not None for each in there)
 
     def _on_state(self, partition: TopicPartition) -> None:
         copy, true = self._guarded.get(partition), self.injector.reference.state(partition)

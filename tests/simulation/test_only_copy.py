@@ -1,6 +1,7 @@
 """The sequence of the only in-sync copy on a disk that shows its damage: what it may damage, and which replica may then
 lead."""
 
+import asyncio
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from minibroker.protocol.files.checkpoints import (
     format_log_start,
     format_offset_checkpoint,
 )
-from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
@@ -104,5 +105,34 @@ def test_leader_of_a_partition_whose_only_copy_is_damaged_is_a_finding(is_made_a
         assert not sequence._guarded
         found = [(each.invariant, each.partition) for each in injector.reference.findings]
         assert found == ([] if is_made_again else [("I28", PARTITION)])
+
+    under_faults(case)
+
+
+def test_operator_elects_no_leader_of_a_partition_that_is_not_guarded() -> None:
+    """Its only in-sync copy is sound, and the others may lack records: its broker only starts late."""
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        last = injector.leader(PARTITION)
+        assert last is not None
+        for other in injector.others(last):
+            injector.kill(other)
+        assert await injector.wait(lambda: injector.reference.states()[0].members == (last,), 10.0)
+        injector.kill(last)
+        for other in injector.others(last):
+            injector.start(other)
+        assert await injector.wait(lambda: injector.reference.states()[0].leader == NONE, 10.0)
+        await played(injector, 1)._elect(last)
+        await asyncio.sleep(1.0)
+        assert injector.reference.states()[0].leader == NONE
+
+    under_faults(case)
+
+
+def test_partition_whose_topic_was_deleted_needs_no_leader() -> None:
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        assert played(injector, 1)._are_led([PARTITION, TopicPartition("deleted", 0)])
 
     under_faults(case)
