@@ -66,6 +66,8 @@ class OnlyCopy:
         self.random = rng
         self._faults = faults
         self._guarded: dict[TopicPartition, GuardedCopy] = {}
+        self._copied: dict[TopicPartition, int] = {}
+        """Where the log of the last broker ended, of each partition whose other replicas have all of it."""
         injector.reference.listeners.append(self._on_state)
 
     async def play(self) -> bool:
@@ -132,14 +134,16 @@ class OnlyCopy:
     def _hurt(self, last: int, way: str) -> bool:
         """Do the first kind of damage that fits and that the disk shows."""
         injector, storage = self.injector, self.injector.storage(last)
-        alone = {state.partition: state.czxid for state in injector.guarded_states() if state.members == (last,)}
+        states = [state for state in injector.guarded_states() if last in state.members]
+        alone = {state.partition: state.czxid for state in states if state.members == (last,)}
         elsewhere = [injector.storage(each) for each in injector.others(last)]
-        safe = {
+        self._copied = {
             partition: end_of(storage, partition)
-            for partition in alone
+            for partition in [state.partition for state in states]
             if (tail := last_batch(storage, partition)) is not None
             and tail in [last_batch(each, partition) for each in elsewhere]
         }
+        safe = {partition: end for partition, end in self._copied.items() if partition in alone}
         kinds = [BLANK, ROTTEN, *SHORTENED]
         for kind in self.random.sample(kinds, len(kinds)) if safe else ():
             if kind == BLANK:
@@ -213,18 +217,19 @@ class OnlyCopy:
         return all(s.leader == NONE for s in self.injector.guarded_states() if s.partition in self._guarded)
 
     async def _elect(self, last: int) -> None:
-        injector, ends = self.injector, {partition: copy.end for partition, copy in self._guarded.items()}
+        injector, guarded = self.injector, list(self._guarded)
 
         def accepts(preview: ElectionPreview) -> bool:
             chosen = next(each for each in preview.candidates if each.broker_id == preview.chosen)
             partition = TopicPartition(preview.topic_name, preview.partition_index)
-            return partition in ends and preview.chosen != last and chosen.log_end_offset >= ends[partition]
+            has_all = partition in self._copied and chosen.log_end_offset >= self._copied[partition]
+            return has_all and preview.chosen != last
 
         injector.note("an operator accepts the loss")
         self._guarded.clear()
         injector.reference.allows_unclean_election = True
         try:
-            await accept_loss(injector, lambda: self._are_led(ends), accepts)
+            await accept_loss(injector, lambda: self._are_led(guarded), accepts)
         finally:
             injector.reference.allows_unclean_election = False
 

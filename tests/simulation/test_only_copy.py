@@ -109,8 +109,9 @@ def test_leader_of_a_partition_whose_only_copy_is_damaged_is_a_finding(is_made_a
     under_faults(case)
 
 
-def test_operator_elects_no_leader_of_a_partition_that_is_not_guarded() -> None:
-    """Its only in-sync copy is sound, and the others may lack records: its broker only starts late."""
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_operator_elects_a_leader_only_if_it_has_all_of_the_only_copy(is_copied: bool) -> None:
+    """Also of a partition whose only in-sync copy is sound: its broker may start late, and the others lack records."""
 
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
@@ -123,9 +124,11 @@ def test_operator_elects_no_leader_of_a_partition_that_is_not_guarded() -> None:
         for other in injector.others(last):
             injector.start(other)
         assert await injector.wait(lambda: injector.reference.states()[0].leader == NONE, 10.0)
-        await played(injector, 1)._elect(last)
+        sequence = played(injector, 1)
+        sequence._copied = {PARTITION: 0} if is_copied else {}
+        await sequence._elect(last)
         await asyncio.sleep(1.0)
-        assert injector.reference.states()[0].leader == NONE
+        assert (injector.reference.states()[0].leader == NONE) is not is_copied
 
     under_faults(case)
 
