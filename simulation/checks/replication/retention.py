@@ -7,6 +7,7 @@ replicas take over (`log_starts`), records above the high watermark (I14).
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import inf
 
 from msgspec import Struct
 
@@ -46,14 +47,15 @@ class RetentionChecker(Checker):
         """Brokers whose disk was faulty: older files may have come back."""
         self._skews: dict[int, int] = {}
         self._set_back: dict[int, tuple[int, float]] = {}
-        """Of clocks that were set back: the skew before, in milliseconds, and when."""
+        """Of clocks that were set back: the highest skew before, in milliseconds, and when the last time."""
 
     def sample(self) -> None:
         self._unreliable |= self._reference.faulty
         for broker_id in self._cluster.broker_ids:
             skew_ms = self._skew_ms(f"broker-{broker_id}")
             if skew_ms < self._skews.get(broker_id, skew_ms):
-                self._set_back[broker_id] = (self._skews[broker_id], self._cluster.world.loop.elapsed)
+                highest_ms = max(self._skews[broker_id], self._skew_before(broker_id, skew_ms))
+                self._set_back[broker_id] = (highest_ms, self._cluster.world.loop.elapsed)
             self._skews[broker_id] = skew_ms
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
@@ -113,16 +115,20 @@ class RetentionChecker(Checker):
         its last write, so what stands in front of that batch may go with it. The broker decided before it recorded the
         start, and its clock may have been set back since (seed 17540027)."""
         limits = self._limits(broker_id, partition, "retention.ms")
-        now_ms = self._now_ms(f"broker-{broker_id}")
-        earlier_ms, set_back_at = self._set_back.get(broker_id, (0, 0.0))
-        if self._cluster.world.loop.elapsed < set_back_at + self._settings.bound_seconds:
-            now_ms += max(0, earlier_ms - self._skew_ms(f"broker-{broker_id}"))
+        skew_ms = self._skew_ms(f"broker-{broker_id}")
+        now_ms = self._now_ms(f"broker-{broker_id}") + max(0, self._skew_before(broker_id, skew_ms) - skew_ms)
         lawful = 0
         for batch, following in zip(held, [*held[1:], None], strict=True):
             end = start if following is None else following.base_offset
             if limits and batch.base_offset < start and now_ms - batch.written_ms > min(limits):
                 lawful = max(lawful, end)
         return lawful
+
+    def _skew_before(self, broker_id: int, skew_ms: int) -> int:
+        """The highest one by which a start that is recorded now may have been decided. `skew_ms`: the present one."""
+        earlier_ms, set_back_at = self._set_back.get(broker_id, (skew_ms, -inf))
+        is_recent = self._cluster.world.loop.elapsed < set_back_at + self._settings.bound_seconds
+        return earlier_ms if is_recent else skew_ms
 
     def _limits(self, broker_id: int, partition: TopicPartition, name: str) -> list[int]:
         return [int(each) for each in self._settings.possible(broker_id, partition.topic, name) if each != NO_LIMIT]
