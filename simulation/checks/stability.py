@@ -13,8 +13,8 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.storage import CAPACITY_BYTES
 
-OF_PROCESSES = ("kill", "power loss", "start", "restart", "repaired", "staged", "address gone")
-"""Faults that only end or start processes."""
+OF_PROCESSES = ("kill", "power loss", "start", "restart", "repaired", "staged", "stays down", "address gone")
+"""Faults that only end or start processes, and what is said of them."""
 
 
 class Stability(Checker):

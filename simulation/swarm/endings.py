@@ -7,6 +7,7 @@ Leaves to others: the bounds of failover and of acknowledgements, which checkers
 
 from msgspec import Struct
 
+from minibroker.simulation.checks.control.failover import settling_seconds
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.final_checks import compare_replicas, out_of_sync
@@ -17,6 +18,8 @@ QUIET_SHARE = 0.3
 STANDING_SHARE = 0.3
 SETTLED_SECONDS_MAX = 12.0
 """The outcome of every send is known by then: the longest delivery timeout is 8 s."""
+NOTICED_SECONDS = 0.2
+"""By then the checkers have seen that all is in order."""
 QUIET_SECONDS_MAX = 40.0
 """As long as a cluster under load has (`final_checks.converge`)."""
 
@@ -69,7 +72,9 @@ def _ends(cluster: SimulatedCluster, broker_id: int, topic: str, number: int) ->
 
 
 async def live_with_one_down(injector: FaultInjector, seconds: float) -> None:
-    """I37: one broker is dead for that long, and the rest must lead and acknowledge."""
+    """I37: one broker is dead for that long, and the rest must lead and acknowledge. It dies once nothing of the faults
+    lasts: only then does the short bound hold of a leader that refuses connections (`FailoverChecker`)."""
+    await injector.wait(lambda: False, settling_seconds(injector.options.settings) + NOTICED_SECONDS)
     victim = injector.world.random("standing victim").choice(injector.cluster.broker_ids)
     if injector.kill(victim):
         injector.note("stays down", victim, f"{seconds:.1f}")

@@ -25,6 +25,11 @@ def slow_failover_seconds(settings: dict[str, str]) -> float:
     return REACTION_SECONDS + sessions + seconds_of(settings, "request.timeout.ms")
 
 
+def settling_seconds(settings: dict[str, str]) -> float:
+    """As long as anything of an earlier fault may last: a session, and a request that gets no answer."""
+    return seconds_of(settings, "zookeeper.session.timeout.ms") + seconds_of(settings, "request.timeout.ms")
+
+
 class FailoverChecker(Checker):
     """Of one run."""
 
@@ -35,8 +40,7 @@ class FailoverChecker(Checker):
         self._reference = reference
         self._stability = stability
         self._detects_connections = settings.get("broker.failure.detection", CONNECTION) == CONNECTION
-        self._session_seconds = seconds_of(settings, "zookeeper.session.timeout.ms")
-        self._request_seconds = seconds_of(settings, "request.timeout.ms")
+        self._settling_seconds = settling_seconds(settings)
         self._slow_seconds = slow_failover_seconds(settings)
         self._since: dict[TopicPartition, float] = {}
         self._slow: set[TopicPartition] = set()
@@ -66,7 +70,7 @@ class FailoverChecker(Checker):
         """The leader refuses connections, and the controller and one more broker, which can see that, have been well
         for as long as anything of an earlier fault may last."""
         controller, fit, calm = self._cluster.controller(), self._stability.fit, self._stability.since
-        settled = since - self._session_seconds - self._request_seconds
+        settled = since - self._settling_seconds
         witnesses = [b for b in fit if (self._stability.fit_since(b) or 0.0) <= settled]
         return (
             self._detects_connections
