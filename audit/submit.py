@@ -24,13 +24,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run and return the exit code: 0 consistent, 10 findings or unproven, 1 could not run."""
     parser = argparse.ArgumentParser(prog="submit.py", description="Audit minibroker's replicas on Spark.")
     parser.add_argument("directories", nargs="+", metavar="DIR", help="a cluster's data directory, or log directories")
-    parser.add_argument("--acked", metavar="FILE", help="list of acknowledged records (`minibroker produce --report`)")
+    acked_help = "list of acknowledged records (`minibroker produce --report`)"
+    parser.add_argument("--acked", metavar="FILE", action="append", default=[], help=acked_help)
     parser.add_argument("--output", metavar="DIR", help="write report.json, report.html and findings.parquet there")
     parser.add_argument("--records", action="store_true", help="decode every record, also without --acked")
     parser.add_argument("--zookeeper", metavar="HOST:PORT", help="ask it which replicas should be there")
     parser.add_argument("--allow-unproven", action="store_true", help="exit code 0 if nothing worse than unproven")
     parser.add_argument("--ship-package", action="store_true", help="give minibroker to workers that lack it")
     given = parser.parse_args(arguments)
+    if len(given.acked) > 1:
+        parser.error(f"--acked takes one list, and was given {len(given.acked)}: audit once with each")
     _find_package()
     try:
         from minibroker.audit.errors import AuditError
@@ -45,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         report = run_audit(
             given.directories,
             "spark",
-            given.acked,
+            given.acked[0] if given.acked else None,
             given.output,
             records=given.records,
             allow_unproven=given.allow_unproven,

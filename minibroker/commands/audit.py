@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.command_line import SECONDS_MAX, CommandFailed, ProgressLine, json_option, note
+from minibroker.command_line import SECONDS_MAX, CommandFailed, ProgressLine, WrongUsage, json_option, note
 
 if TYPE_CHECKING:
     from minibroker.audit.reports.report import AuditReport
@@ -27,7 +27,12 @@ def _note_if_interrupted() -> Iterator[None]:
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
 @click.option(
-    "--acked", type=click.Path(path_type=Path), metavar="FILE", help="The list that `produce --report` wrote."
+    "--acked",
+    "lists",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The list that `produce --report` wrote.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write a report there: JSON, Parquet and HTML."
@@ -45,7 +50,7 @@ def _note_if_interrupted() -> Iterator[None]:
 def audit(
     directories: tuple[Path, ...],
     engine: str,
-    acked: Path | None,
+    lists: tuple[Path, ...],
     output: Path | None,
     records: bool,
     zookeeper: str | None,
@@ -64,6 +69,8 @@ def audit(
     from minibroker.audit.errors import AuditError
     from minibroker.audit.run import run_audit
 
+    if len(lists) > 1:
+        raise WrongUsage(f"--acked takes one list, and was given {len(lists)}: audit once with each")
     complaint = doctor_checks.complaint(doctor_checks.checks_for_audit(engine, master))
     if complaint:
         way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
@@ -74,7 +81,7 @@ def audit(
             report = run_audit(
                 [str(directory) for directory in directories],
                 engine,
-                None if acked is None else str(acked),
+                str(lists[0]) if lists else None,
                 None if output is None else str(output),
                 records=records,
                 allow_unproven=allow_unproven,

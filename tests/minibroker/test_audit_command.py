@@ -1,0 +1,30 @@
+"""What `minibroker audit` takes on its command line."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.audit import run, submit
+from minibroker.commands.audit import audit
+
+TWO_LISTS = ["--acked", "first.tsv", "--acked", "second.tsv"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "run_audit", lambda *_, **__: pytest.fail("audited with one of the two lists"))
+
+
+def test_a_second_list_is_refused(tmp_path: Path) -> None:
+    """It replaced the first one, and the audit called records consistent that it had not looked for."""
+    ended = CliRunner().invoke(audit, [str(tmp_path), "--engine", "local", *TWO_LISTS])
+    assert ended.exit_code == 2
+    assert "--acked takes one list, and was given 2: audit once with each" in ended.output
+
+
+def test_a_second_list_is_refused_under_spark_submit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        submit.main([str(tmp_path), *TWO_LISTS])
+    assert ended.value.code == 2
+    assert "--acked takes one list, and was given 2: audit once with each" in capsys.readouterr().err
