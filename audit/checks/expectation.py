@@ -168,7 +168,7 @@ def _expected_partition(
     others_are_witnessed = len(source.state.witnesses) > (newest_witness is not None)
     assigned = set(snapshot.replicas) | set(snapshot.isr)
     for broker, own_id in listed.items():
-        if broker in assigned and (topic_id is None or own_id == topic_id):
+        if own_id == topic_id if topic_id is not None else broker in assigned:
             holders[broker] = "its own checkpoint lists it"
     if witness is not None and witness.leader_epoch == snapshot.leader_epoch:
         holders.update({broker: "the witness counts it in sync" for broker in witness.isr})

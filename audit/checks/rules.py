@@ -28,6 +28,10 @@ def check_replica(replica: AuditedReplica) -> list[Finding]:
     report = ReplicaReport(replica)
     for file, reason in replica.facts.damage:
         report.add(Kind.CHECKPOINT_DAMAGE, reason, file=file)
+    linked = replica.facts.linked
+    if linked is not None:
+        message = f"is one file with broker {linked.other_broker}'s {linked.other_file}: the two brokers have one copy"
+        report.add(Kind.WRONG_DIRECTORY, message, file=linked.file)
     check_owner(report)
     _check_reading(report)
     _check_offsets(report)

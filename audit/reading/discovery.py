@@ -25,6 +25,7 @@ from minibroker.audit.checks.expectation import (
 from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.checks.topic_ids import ids_within_topics
 from minibroker.audit.errors import AuditError
+from minibroker.audit.reading.linked_files import with_linked_files
 from minibroker.audit.reading.regular_files import read_regular
 from minibroker.audit.reading.replica import ReplicaFacts
 from minibroker.protocol.errors import ProtocolError
@@ -104,6 +105,7 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
         read = []
         replicas += _replicas(log, read)
         damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
+    replicas = with_linked_files(replicas)
     replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
     present = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
     expected, state_findings = expected_partitions(logs, present, states)

@@ -126,6 +126,14 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     vanished: bool = False
 
 
+class LinkedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment file that is also a file of another broker."""
+
+    file: str
+    other_broker: int
+    other_file: str
+
+
 class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The small files next to a replica's log; read before the log, so that a live high watermark is a lower bound."""
 
@@ -148,6 +156,7 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets in the names of the producer snapshots, ascending."""
     damage: tuple[tuple[str, str], ...] = ()
     """(file, what is wrong) of small files that could not be read or parsed."""
+    linked: LinkedFile | None = None
 
     @property
     def topic_id(self) -> str | None:

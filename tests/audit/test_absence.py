@@ -57,6 +57,20 @@ def exchange_meta_properties(cluster: PlantedCluster) -> None:
     two.write_bytes(first)
 
 
+def link_a_segment(cluster: PlantedCluster) -> None:
+    """As a program does that saves space by linking equal files."""
+    one, two = (cluster.replica(broker, LINES).file(0) for broker in (1, 2))
+    two.unlink()
+    two.hardlink_to(one)
+
+
+def link_the_directory(cluster: PlantedCluster) -> None:
+    """As when two brokers' partitions are moved to another disk, both to the same place."""
+    one, two = (cluster.replica(broker, LINES).directory for broker in (1, 2))
+    remove_replica(cluster, 2)
+    two.symlink_to(one)
+
+
 ABSENCES: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
     (lambda cluster: remove_replica(cluster, 2), Kind.MISSING_REPLICA),
     (lambda cluster: remove_replica(cluster, 2, 3), Kind.MISSING_REPLICA),
@@ -66,6 +80,8 @@ ABSENCES: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
     (copy_broker_1_over_2, Kind.BROKER_TWICE),
     (exchange_meta_properties, Kind.WRONG_DIRECTORY),
     (lambda cluster: cluster.replace_disk(2), Kind.WRONG_DIRECTORY),
+    (link_a_segment, Kind.WRONG_DIRECTORY),
+    (link_the_directory, Kind.WRONG_DIRECTORY),
 ]
 
 
@@ -90,6 +106,27 @@ def test_a_missing_replica_is_reported_with_the_source_that_expects_it(cluster: 
         == f"broker 2 should hold a replica (in sync, according to {cluster.root}/cluster-state.json) and has none"
     )
     assert (report.partitions[0].verdict, report.partitions[0].absent_replicas) == (PartitionVerdict.INCONSISTENT, (2,))
+
+
+def test_one_file_is_never_two_replicas(cluster: PlantedCluster) -> None:
+    """It was compared with itself, and the verdict was that all three agree."""
+    link_the_directory(cluster)
+    report = audited(cluster)
+    (item,) = errors(report)
+    assert (item.broker, item.topic, item.partition) == (2, "lines", 0)
+    one, two = (cluster.replica(broker, LINES).file(0) for broker in (1, 2))
+    assert (item.file, item.message) == (
+        str(two),
+        f"is one file with broker 1's {one}: the two brokers have one copy",
+    )
+    assert report.partitions[0].verdict is PartitionVerdict.INCONSISTENT
+
+
+def test_a_partition_on_another_disk_is_a_replica_like_any_other(cluster: PlantedCluster) -> None:
+    directory = cluster.replica(2, LINES).directory
+    moved = shutil.move(directory, cluster.root.parent / "other-disk")
+    directory.symlink_to(moved)
+    assert audited(cluster).exit_code == 0
 
 
 def test_a_missing_broker_is_one_finding_for_all_its_replicas(cluster: PlantedCluster) -> None:

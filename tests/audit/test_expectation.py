@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.audit.checks.expectation import SourcedState, expected_partitions
+from minibroker.audit.checks.expectation import AuditedLogDirectory, SourcedState, expected_partitions
 from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
 
 
@@ -31,3 +31,13 @@ def test_of_two_states_the_later_leader_epoch_counts_and_then_the_later_reading(
     assert found.source == newest
     assert found.isr == {"file": (1, 2), "ZooKeeper": (1, 3)}[newest]
     assert {1, *found.isr} == set(found.holders)
+
+
+@pytest.mark.parametrize(("own_id", "is_expected"), [("id", True), ("another", False), (None, False)])
+def test_a_checkpoint_that_lists_the_topic_id_counts_also_where_a_source_assigns_others(
+    own_id: str | None, is_expected: bool
+) -> None:
+    """A state file from which a replica had been taken out hid its loss, though its broker's checkpoint listed it."""
+    log = AuditedLogDirectory(path="broker-4", broker=4, cleanly_stopped=True, listed={"lines-0": own_id})
+    expected, _ = expected_partitions([log], [], [state("file", 100.0, 5, (1, 2), stopped=True)])
+    assert ("checkpoint" in expected["lines-0"].holders.get(4, "")) is is_expected
