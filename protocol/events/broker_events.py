@@ -39,7 +39,7 @@ class RegistrationReplaced(ClusterEvent, frozen=True, kw_only=True):
 
 
 class BrokerStopped(ClusterEvent, frozen=True, kw_only=True):
-    """A clean stop has ended."""
+    """A broker has ended cleanly: it was asked to, could not start, or lost its place. Its exit code tells."""
 
     TEXT: ClassVar[str] = "broker {broker} stopped"
     broker: int
