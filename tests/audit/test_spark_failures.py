@@ -130,7 +130,8 @@ def test_a_job_without_executors_is_cancelled_with_the_reason(
 
 def test_the_archive_contains_everything_a_worker_needs(tmp_path: Path) -> None:
     with tarfile.open(build_archive(str(tmp_path))) as archive:
-        archive.extractall(tmp_path / "there", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has no filters
+        archive.extractall(tmp_path / "there")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import minibroker.audit.spark.spark_job;"
         "import minibroker.audit.checks.partition_check;"
