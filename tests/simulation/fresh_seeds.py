@@ -3,9 +3,10 @@
 from minibroker.code_version import code_digest, commit_of, fresh_seed
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL
 
-FIXED = RUNS_TO_SEE_ALL // 2
-"""How many seeds each commit runs: those of simulation/seeds.txt, and 1, 2, .. up to this number."""
-FRESH = RUNS_TO_SEE_ALL - FIXED
+COVERING = (49, 58)
+"""Fixed seeds, besides those of simulation/seeds.txt: they draw the kinds of faults that none of those has. A kind left
+to the seeds of a commit is missing in one commit out of twenty, and the swarm test fails."""
+FRESH = RUNS_TO_SEE_ALL // 2
 
 
 def fresh_seeds() -> tuple[range, str]:

@@ -24,7 +24,7 @@ from minibroker.simulation.swarm.run import run_beyond, run_seed
 from minibroker.simulation.world.node import ProcessDead
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL, SwarmSummary, run_many
 from tests.minibroker.run_results import run_result
-from tests.simulation.fresh_seeds import FIXED, fresh_seeds
+from tests.simulation.fresh_seeds import COVERING, fresh_seeds
 
 SEEDS_FILE = Path(__file__).parents[2] / "simulation" / "seeds.txt"
 SECONDS_MAX = 1_200
@@ -49,8 +49,7 @@ def batches() -> list[tuple[Sequence[int], RunChoices]]:
         first, _, last = wanted.partition("-")
         return [(range(int(first), int(last or first) + 1), ALL_DRAWN)]
     past = [(seeds, choices_of(mode)) for mode, seeds in past_failures().items()]
-    others = range(1, FIXED - sum(len(seeds) for seeds, _ in past) + 1)
-    return [([*others, *fresh_seeds()[0]], ALL_DRAWN), *past]
+    return [([*COVERING, *fresh_seeds()[0]], ALL_DRAWN), *past]
 
 
 class Swarm(NamedTuple):
