@@ -1,6 +1,7 @@
 """The producer against fake brokers in simulated time."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -451,7 +452,8 @@ def test_a_cancelled_block_does_not_wait_for_records_that_have_waited_in_vain(cl
             async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
                 deliveries.append(await producer.send("t", b"x"))
                 await asyncio.Event().wait()
-        assert "1 batch for t-0 not acknowledged after 0 ms" in cancelled.value.__notes__[0]
+        if sys.version_info >= (3, 11, 3):  # before, asyncio.timeout fails in a task that is cancelled (gh-102780)
+            assert "1 batch for t-0 not acknowledged after 0 ms" in cancelled.value.__notes__[0]
 
     async def main(runtime: Runtime) -> float:
         loop = asyncio.get_running_loop()
@@ -459,7 +461,7 @@ def test_a_cancelled_block_does_not_wait_for_records_that_have_waited_in_vain(cl
         await asyncio.sleep(2)
         start = loop.time()
         task.cancel()
-        await task  # Python 3.11.2 gives the awaiter of a cancelled task another CancelledError, without notes
+        await task
         with pytest.raises(DeliveryAborted, match=r"nothing was written\); last error: NOT_ENOUGH_REPLICAS from"):
             deliveries[0].result()
         return loop.time() - start
