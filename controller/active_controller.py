@@ -158,7 +158,9 @@ class ActiveController:
         names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
         markers = await self.store.read_deletions(self._watcher("deletions", self._reread_deletions))
         found = await self.store.read_topics(names)
-        state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
+        removed = await self.store.read_removed_states(found, markers)
+        state.topics, state.leaderships = found.added, found.leaderships
+        state.unreadable = found.unreadable | removed
         begun = await self.store.read_begun(markers)
         deletions = {name: Deletion(is_started=name in begun, is_recorded=name in begun) for name in markers}
         state.deletions = {name: deletions[name] for name in markers if name in state.topics}

@@ -10,7 +10,7 @@ a higher controller epoch than ours means that we were deposed, if /controller_e
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from minibroker.controller.controller_election import ControllerFence
@@ -23,7 +23,8 @@ from minibroker.protocol.events.broker_events import NodeMissing
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire
 from minibroker.protocol.wire.messages import BROKERS_MAX
-from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState, TopicAssignment
+from minibroker.protocol.witness import WITNESS, PartitionWitness, WitnessNode, shard_of, witness_path
+from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, CorruptZnode, PartitionState, TopicAssignment
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     BadVersion,
@@ -140,6 +141,49 @@ class ClusterReader:
             self._ignore(path, f"its partitions' states are of another topic id than {topic_id}")
         leaderships = {each: state for each, state in leaderships.items() if each.topic in topics}
         return TopicsChanged(added=topics, leaderships=leaderships, unreadable=unreadable)
+
+    async def read_removed_states(
+        self, found: TopicsChanged, deletions: Collection[str] = ()
+    ) -> frozenset[TopicPartition]:
+        """The partitions without a state that a leader has noted in the witness under the same topic id: another tool
+        has removed their state, and which replicas have all records is not known. Each is reported. Those of
+        `deletions` are left out: a controller removes their states."""
+        ids = {name: topic.topic_id for name, topic in found.added.items() if name not in deletions}
+        partitions = [TopicPartition(name, number) for name in ids for number in sorted(found.added[name].assignment)]
+        missing = [each for each in partitions if each not in found.leaderships and each not in found.unreadable]
+        removed: set[TopicPartition] = set()
+        notes = await self._read_witness(missing)
+        for partition in missing:
+            epochs = [note.leader_epoch for note in notes[partition] if note.topic_id == ids[partition.topic]]
+            if epochs:
+                self.leave_removed_state(partition, max(epochs))
+                removed.add(partition)
+        return frozenset(removed)
+
+    def leave_removed_state(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """Report that this partition has been led under this epoch and has no state any more."""
+        epoch = f"a leader epoch above {leader_epoch} and those in `minibroker replicas`"
+        why = f"another tool removed it; write it again with {epoch}, or delete the topic"
+        self._leave_state_alone(znodes.partition_state_path(partition), why)
+
+    async def _read_witness(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, list[PartitionWitness]]:
+        """What leaders have noted of each of these partitions. A shard that cannot be parsed counts as empty: its
+        broker reports it."""
+        try:
+            names = await self.patiently(lambda: self._coordination.get_children(WITNESS)) if partitions else []
+        except NoNode:
+            names = []
+        brokers = sorted(int(name) for name in names if name.isdecimal())
+        shards = sorted({shard_of(each) for each in partitions})
+        nodes = await self.all([(broker, shard) for broker in brokers for shard in shards], self._read_shard)
+        return {each: [node[str(each)] for node in nodes if str(each) in node] for each in partitions}
+
+    async def _read_shard(self, of: tuple[BrokerId, int]) -> Mapping[str, PartitionWitness]:
+        try:
+            content, _ = await self.patiently(lambda: self._coordination.get(witness_path(*of)))
+            return WitnessNode.decode(content).partitions
+        except (NoNode, CorruptZnode):
+            return {}
 
     async def read_config(self, path: str) -> tuple[dict[str, str], Stat | None]:
         try:

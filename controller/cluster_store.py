@@ -11,7 +11,7 @@ makes a late first attempt harmless. If it holds something else, the write is lo
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -98,7 +98,7 @@ class ClusterStore(ClusterReader):
                 break
             except (BadVersion, NodeExists, NoNode, WriteOutcomeUnknown):
                 stored, unreadable = await self.read_leaderships([change.partition for change in changes])
-            broken |= unreadable
+            broken |= unreadable | await self._of_removed_states(changes, stored, unreadable)
             pending = []
             for change in changes:
                 now = stored[change.partition]
@@ -112,6 +112,25 @@ class ClusterStore(ClusterReader):
             await self._make_partition_nodes(changes)
             with_parents = False
         return LeadershipsWritten(written=tuple(written), lost=lost, unreadable=broken)
+
+    async def _of_removed_states(
+        self,
+        changes: list[PartitionChange],
+        stored: Mapping[TopicPartition, Leadership | None],
+        unreadable: frozenset[TopicPartition],
+    ) -> frozenset[TopicPartition]:
+        """The partitions whose state is gone, while their topic is the same: another tool removed it. To make it anew
+        would begin again at leader epoch 0, which brokers ignore. Each is reported."""
+        removed: set[TopicPartition] = set()
+        for change in changes:
+            partition, before = change.partition, change.before
+            if before is None or stored[partition] is not None or partition in unreadable:
+                continue
+            topic = await self.read_topic(partition.topic)
+            if topic is not None and topic.topic_id == before.topic_id:
+                self.leave_removed_state(partition, before.leader_epoch)
+                removed.add(partition)
+        return frozenset(removed)
 
     async def _of_topics_that_exist(self, changes: list[PartitionChange]) -> list[PartitionChange]:
         """Another tool may have removed a topic: its states cannot be written, and the watch of the topics says why."""

@@ -1,0 +1,137 @@
+"""A partition whose state another tool has removed is not a new one: none is elected for it until it is repaired."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minibroker.protocol import znodes
+from minibroker.protocol.events.controller_events import NodeIgnored
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import DeleteTopicsRequest
+from minibroker.protocol.witness import PartitionWitness, WitnessNode, shard_of, witness_path
+from minibroker.protocol.znodes import TopicAssignment
+from tests.controller.cluster import Candidate, Cluster, simulated
+
+PARTITION = TopicPartition("lines", 0)
+STATE = znodes.partition_state_path(PARTITION)
+
+
+async def topic_id(cluster: Cluster) -> str:
+    content, _ = await cluster.observer.get(znodes.topic_path("lines"))
+    return TopicAssignment.decode(content).topic_id
+
+
+async def note(cluster: Cluster, broker_id: int, topic_id: str, leader_epoch: int) -> None:
+    """A leader's note of the partition."""
+    noted = PartitionWitness(
+        topic_id=topic_id,
+        leader_epoch=leader_epoch,
+        replicas=(1, 2, 3),
+        isr=(1, 2, 3),
+        log_start_offset=0,
+        committed_offset=9,
+        digest="",
+        noted_at_ms=1,
+    )
+    node = WitnessNode(partitions={str(PARTITION): noted})
+    await cluster.observer.create(witness_path(broker_id, shard_of(PARTITION)), node.encode(), make_parents=True)
+
+
+async def has_state(cluster: Cluster) -> bool:
+    return await cluster.observer.exists(STATE) is not None
+
+
+async def before_removal(cluster: Cluster) -> Candidate:
+    """Three brokers, one topic, its controller."""
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.until(lambda: has_state(cluster))
+    return controller
+
+
+async def next_controller(cluster: Cluster) -> Candidate:
+    """After it has had time to elect leaders."""
+    controller = await cluster.controller(name="next", broker_id=101)
+    await asyncio.sleep(5)
+    return controller
+
+
+@simulated
+async def test_a_new_controller_leaves_a_partition_alone_that_was_led_and_has_no_state(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    named = await topic_id(cluster)
+    await note(cluster, 2, named, leader_epoch=4)
+    await note(cluster, 3, named, leader_epoch=7)
+    await controller.stop()
+    await cluster.observer.delete(STATE)
+    controller = await next_controller(cluster)
+    assert not await has_state(cluster)
+    assert "above 7" in controller.service.ignored_nodes()[STATE]
+    await cluster.kill_broker(1)
+    await asyncio.sleep(5)
+    assert not await has_state(cluster)
+
+
+@pytest.mark.parametrize("noted", ["nothing", "an earlier topic", "what no controller can parse", "no shard"])
+def test_a_partition_that_was_never_led_is_new(noted: str) -> None:
+    """A controller may end between writing a topic and its states."""
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        controller = await before_removal(cluster)
+        if noted == "an earlier topic":
+            await note(cluster, 2, "another id", leader_epoch=7)
+        elif noted == "what no controller can parse":
+            await cluster.observer.create(witness_path(2, shard_of(PARTITION)), b"{", make_parents=True)
+        elif noted == "no shard":
+            await cluster.observer.create("/witness/2", b"", make_parents=True)
+            await cluster.observer.create("/witness/notes", b"", make_parents=True)
+        await controller.stop()
+        await cluster.observer.delete(STATE)
+        controller = await next_controller(cluster)
+        assert (await cluster.state("lines")).leader_epoch == 0
+        assert controller.service.ignored_nodes() == {}
+
+    story()
+
+
+@simulated
+async def test_a_state_removed_under_a_controller_is_not_begun_again(cluster: Cluster) -> None:
+    """This controller knows that the partition was led, whether or not a leader has noted it."""
+    controller = await before_removal(cluster)
+    await cluster.observer.delete(STATE)
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: STATE in controller.service.ignored_nodes())
+    await cluster.kill_broker(2)
+    await asyncio.sleep(5)
+    assert not await has_state(cluster)
+    assert controller.service.is_active
+
+
+@simulated
+async def test_a_deletion_that_had_begun_goes_on_and_names_no_state(cluster: Cluster) -> None:
+    """Its states go first."""
+    controller = await before_removal(cluster)
+    await note(cluster, 1, await topic_id(cluster), leader_epoch=0)
+    await controller.stop()
+    await cluster.observer.create(znodes.delete_topic_path("lines"), znodes.DELETION_BEGUN, make_parents=True)
+    await cluster.observer.delete(STATE)
+    controller = await next_controller(cluster)
+    assert [each for each in controller.events if isinstance(each, NodeIgnored)] == []
+    assert await cluster.observer.exists(znodes.topic_path("lines")) is None
+
+
+@simulated
+async def test_a_topic_whose_state_was_removed_can_be_deleted_and_created_again(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    await note(cluster, 1, await topic_id(cluster), leader_epoch=0)
+    await controller.stop()
+    await cluster.observer.delete(STATE)
+    controller = await next_controller(cluster)
+    await cluster.ask(controller, DeleteTopicsRequest(topic_names=["lines"]))
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.until(lambda: has_state(cluster))
+    assert controller.service.ignored_nodes() == {}
