@@ -9,7 +9,6 @@ the promise does not cover it.
 import asyncio
 import random
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -49,15 +48,6 @@ LEADERLESS_SECONDS = 20.0
 SETTLED_SECONDS = 10.0
 
 
-class GuardedCopy(NamedTuple):
-    """A partition that may have no leader yet."""
-
-    end: int
-    """Where the only copy ended."""
-    czxid: int
-    """Of its state. A topic that is deleted and made again has another, and may have a leader (seed 17353396)."""
-
-
 class OnlyCopy:
     """`play` is the sequence."""
 
@@ -65,7 +55,9 @@ class OnlyCopy:
         self.injector = injector
         self.random = rng
         self._faults = faults
-        self._guarded: dict[TopicPartition, GuardedCopy] = {}
+        self._guarded: dict[TopicPartition, int] = {}
+        """The czxid of the state of each partition that may have no leader yet. A topic that is deleted and made again
+        has another, and may have a leader (seed 17353396)."""
         self._copied: dict[TopicPartition, int] = {}
         """Where the log of the last broker ended, of each partition whose other replicas have all of it."""
         injector.reference.listeners.append(self._on_state)
@@ -147,36 +139,36 @@ class OnlyCopy:
         kinds = [BLANK, ROTTEN, *SHORTENED]
         for kind in self.random.sample(kinds, len(kinds)) if safe else ():
             if kind == BLANK:
-                hurt = self._replace(last, safe) if len(safe) == len(alone) else {}
+                hurt = self._replace(last, safe) if len(safe) == len(alone) else []
             elif kind == ROTTEN:
-                hurt = self._rot(last, safe) if way == "kill" else {}
+                hurt = self._rot(last, safe) if way == "kill" else []
             else:
                 hurt = self._shorten(last, kind, safe)
             if hurt:
-                self._guarded = {each: GuardedCopy(end, alone[each]) for each, end in hurt.items()}
+                self._guarded = {each: alone[each] for each in hurt}
                 injector.note("the only copy is hurt", last, kind, *sorted(map(str, hurt)))
                 return True
         return False
 
-    def _replace(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _replace(self, last: int, safe: dict[TopicPartition, int]) -> list[TopicPartition]:
         self._faults.disk.mark_faulty(last)
         self._faults.disk.replace()
-        return safe
+        return list(safe)
 
-    def _rot(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _rot(self, last: int, safe: dict[TopicPartition, int]) -> list[TopicPartition]:
         """A batch of the last segment that is followed by others, so that it cannot be a torn write."""
         partition = self.random.choice(sorted(safe))
         path, file = logs_of(self.injector.storage(last))[directory_of(partition)][-1]
         batches = batches_of(file.content)[:-1]
         if not batches:
-            return {}
+            return []
         position, size = self.random.choice(batches)
         at = position + self.random.randrange(HEADER_BYTES, size)
         self._faults.disk.mark_faulty(last)
         self._faults.disk.rot_byte(path, at, file.content[at] ^ 1)
-        return {partition: safe[partition]}
+        return [partition]
 
-    def _shorten(self, last: int, kind: str, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _shorten(self, last: int, kind: str, safe: dict[TopicPartition, int]) -> list[TopicPartition]:
         """One log ends early. If nothing on the disk contradicts that, the change is undone."""
         storage, changes = self.injector.storage(last), self._faults.changes
         before = copied(storage.root)
@@ -188,9 +180,9 @@ class OnlyCopy:
         if is_changed and end < reached(storage, partition, safe[partition]):
             self._faults.disk.mark_faulty(last)
             storage.trace.record("files-changed", storage.host, kind, str(partition))
-            return {partition: safe[partition]}
+            return [partition]
         restore(storage, before)
-        return {}
+        return []
 
     # -------------------------------------------------------------------------------------------- what comes after it
     async def _start_all(self, last: int) -> None:
@@ -240,12 +232,12 @@ class OnlyCopy:
         return all(cluster.leader(each.topic, each.partition) is not None for each in there)
 
     def _on_state(self, partition: TopicPartition) -> None:
-        copy, true = self._guarded.get(partition), self.injector.reference.state(partition)
-        if copy is None or true is None or (true.czxid == copy.czxid and true.leader == NONE):
+        czxid, true = self._guarded.get(partition), self.injector.reference.state(partition)
+        if czxid is None or true is None or (true.czxid == czxid and true.leader == NONE):
             return
         del self._guarded[partition]
-        if true.czxid == copy.czxid:
-            facts = (f"the only copy ended at {copy.end}", f"ZooKeeper holds {true}")
+        if true.czxid == czxid:
+            facts = (f"the only copy ended at {self._copied[partition]}", f"ZooKeeper holds {true}")
             text = f"broker {true.leader} leads, though the only in-sync copy is damaged and no operator asked for it"
             self.injector.reference.find("I28", text, partition, *facts)
 

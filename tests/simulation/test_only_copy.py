@@ -21,7 +21,7 @@ from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.faults.file_changes import put_file
 from minibroker.simulation.swarm.faults.rot_places import LOG_DIRECTORY
-from minibroker.simulation.swarm.only_copy import GuardedCopy, OnlyCopy, directory_of, end_of, last_batch, reached
+from minibroker.simulation.swarm.only_copy import OnlyCopy, directory_of, end_of, last_batch, reached
 from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.simulation.world.trace import Trace
@@ -99,7 +99,7 @@ def test_leader_of_a_partition_whose_only_copy_is_damaged_is_a_finding(is_made_a
         sequence = played(injector, 1)
         state, leader = injector.reference.state(PARTITION), injector.leader(PARTITION)
         assert state is not None and leader is not None
-        sequence._guarded = {PARTITION: GuardedCopy(5, state.czxid - is_made_again)}
+        sequence._guarded, sequence._copied = {PARTITION: state.czxid - is_made_again}, {PARTITION: 5}
         injector.kill(leader)
         await injector.wait(lambda: not sequence._guarded, 10.0)
         assert not sequence._guarded
