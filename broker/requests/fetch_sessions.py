@@ -211,6 +211,8 @@ class FetchSessions:
         if entry is None:
             entry = session.partitions[topic_partition] = SessionPartition(partition, fetch)
             partition.sessions.append(session)
+        if not entry.awaits_position:  # the follower drops what it was told since it listed its position before
+            entry.sent = None
         entry.fetch = fetch
         entry.awaits_position = False
         session.updated[topic_partition] = None

@@ -321,6 +321,17 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
 
 
 @on_a_broker
+async def test_a_position_that_is_listed_again_is_told_the_watermarks_again(bench: Bench) -> None:
+    """The follower lists it without a reply (its log start was recorded), and drops what is told of the position that
+    it listed before: without new records it would not learn the high watermark (seed 17354891)."""
+    bench.cluster.kill(2)
+    peer, opened = await open_session(bench)
+    assert one(opened)["high_watermark"] == 0
+    peer.ask(standing(bench, 1, opened["session_id"], max_wait_ms=20_000), 2)
+    assert one(await bench.answer(peer, 2, 0.5))["high_watermark"] == 0
+
+
+@on_a_broker
 async def test_a_forgotten_partition_leaves_its_session(bench: Bench) -> None:
     """Else a replica that follows another leader now would get, and refuse, every record of this one."""
     bench.cluster.kill(2)

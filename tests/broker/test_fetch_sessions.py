@@ -13,7 +13,7 @@ from minibroker.broker.requests.fetch_answers import watermarks_only
 from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX, FetchSession, FetchSessions
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.codec import FetchedRecords, decode_response_body, decode_response_frame
-from minibroker.protocol.wire.messages import ApiKey, FetchRequest, FetchResponse
+from minibroker.protocol.wire.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse
 
 GRANTED = FetchGranted(fetch_offset=0, end_offset=0, high_watermark=0, log_start_offset=0)
 KINDS: dict[str, dict[str, bool]] = {
@@ -100,6 +100,27 @@ def test_newer_watermarks_alone_do_not_end_the_wait_and_are_not_forgotten(monkey
     answered = Answered(tuple(kind for kind in KINDS if kind != SENDS), monkeypatch)
     assert not answered.is_answered
     assert answered.updated == {*WATERMARKS, *KEPT}
+
+
+@pytest.mark.parametrize("were_records_sent", [True, False])
+def test_what_was_told_counts_only_if_the_follower_lists_what_it_has_copied(were_records_sent: bool) -> None:
+    """If it lists a position for another reason, it drops what is still on its way to it (seed 17354891)."""
+    name = TopicPartition("t", 0)
+    partition: Any = SimpleNamespace(sessions=[], topic_partition=name)
+    sessions = FetchSessions(
+        partitions={name: partition},
+        answers=cast(Any, SimpleNamespace(report_position=lambda *_: GRANTED)),
+        waiting=cast(Any, None),
+        response_max_bytes=1_000,
+        counters=cast(Any, None),
+    )
+    session = FetchSession(cast(Any, SimpleNamespace(id=1)), FetchRequest())
+    assert sessions._take_position(session, name, FetchPartition(partition=0, fetch_offset=0)) is None
+    entry = session.partitions[name]
+    entry.sent, entry.awaits_position = GRANTED, were_records_sent
+    assert sessions._take_position(session, name, FetchPartition(partition=0, fetch_offset=0)) is None
+    assert session.partitions[name] is entry
+    assert entry.sent is (GRANTED if were_records_sent else None)
 
 
 def test_a_session_that_ends_in_any_way_rings_for_no_one_any_more() -> None:
