@@ -14,7 +14,7 @@ def no_broker_answered(failures: Iterable[tuple[object, object]]) -> str:
     return f"no broker answered at {', '.join(f'{server} ({_why(server, reason)})' for server, reason in failures)}"
 
 
-def cure_for_no_answer(option: str, *, are_silent: bool = False) -> str:
+def cure_for_no_answer(option: str, *, are_silent: bool) -> str:
     """The sentence behind it; `option` is where the user gives the addresses. Brokers that accept connections and are
     silent run already."""
     resume = "Let brokers that are paused go on with `minibroker cluster resume ID`"
@@ -22,7 +22,7 @@ def cure_for_no_answer(option: str, *, are_silent: bool = False) -> str:
     return f"{resume if are_silent else start}, or pass the right address {option}"
 
 
-def no_answer_sentences(failures: Iterable[tuple[object, object]], option: str, *, are_silent: bool = False) -> str:
+def no_answer_sentences(failures: Iterable[tuple[object, object]], option: str, *, are_silent: bool) -> str:
     """Both."""
     return f"{no_broker_answered(failures)}. {cure_for_no_answer(option, are_silent=are_silent)}"
 

@@ -38,7 +38,6 @@ log = logging.getLogger("minibroker.produce")
 ACKS = (-1, 0, 1)
 TIMEOUT_MS_MAX = 300_000
 """Limit of a request's timeout_ms."""
-COMPRESSION_MASK = 0b111
 ANOTHER_TOPIC = "this broker's topic of that name is an earlier or a later one"
 DECODED_RECORDS_MAX = 32
 """Batches of up to so many records are decoded before they are accepted, which takes some microseconds. For a batch of
@@ -236,9 +235,6 @@ class ProduceHandler:
             return False
         if header.size_bytes != size:
             item.refuse(ErrorCode.INVALID_RECORD, f"{where}: each entry of a request holds one batch")
-            return False
-        if header.attributes & COMPRESSION_MASK:
-            item.refuse(ErrorCode.INVALID_RECORD, f"{where}: compressed batches are not supported")
             return False
         if header.record_count <= DECODED_RECORDS_MAX:
             try:

@@ -210,6 +210,31 @@ def test_requests_of_the_same_millisecond_expire_in_their_order() -> None:
     assert expired == ["first", "second", "third"]
 
 
+def test_the_deadline_of_an_answered_request_is_dropped_before_it_is_due() -> None:
+    """Otherwise a broker would keep the requests of half a minute."""
+    handled: list[Any] = []
+    partition = SimpleNamespace(
+        topic_partition="t-0",
+        log=SimpleNamespace(config=SimpleNamespace(max_message_bytes=1_000), producers=None),
+        is_of_topic=lambda _: True,
+        handle=lambda event: handled.extend(event.tokens),
+    )
+    handler = ProduceHandler(
+        find_partition=lambda _: cast(Any, partition),
+        leader_hint=lambda *_: None,
+        is_known=lambda _: True,
+        now_ms=lambda: 1_000,
+        counters=BrokerCounters(),
+    )
+    for _ in range(10):
+        request = SimpleNamespace(respond=lambda _: None)
+        handler.handle(cast(Any, request), produce_request(batch(b"value"), timeout_ms=30_000))
+    for item in handled:
+        item.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    handler.expire()
+    assert handler._deadlines == []
+
+
 @pytest.mark.invariant("I24", "I37")
 def test_below_min_isr_waiting_and_new_requests_fail_at_once() -> None:
     async def check(client: ClusterClient) -> None:

@@ -52,6 +52,20 @@ def test_metadata_that_could_not_be_fetched_are_asked_for_until_they_come(cluste
     cluster.run(main)
 
 
+def test_each_search_begins_with_short_pauses_however_long_ago_the_last_one_was(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with searched(cluster, runtime) as client:
+            for _ in range(3):
+                await asyncio.sleep(60)
+                begun, asked = asyncio.get_running_loop().time(), cluster.asked(MetadataRequest)
+                for _ in range(3):
+                    await client.refresh(Deadline(5_000))
+                assert cluster.asked(MetadataRequest) == asked + 3
+                assert asyncio.get_running_loop().time() - begun < 0.5
+
+    cluster.run(main)
+
+
 @pytest.mark.parametrize(
     ("broker", "cause", "text"),
     [

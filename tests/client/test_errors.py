@@ -78,6 +78,7 @@ def test_a_refusal_names_one_isr() -> None:
 def test_a_timeout_carries_its_last_error_and_is_a_timeout_error() -> None:
     last = broker_error(ErrorCode.NOT_ENOUGH_REPLICAS)
     error = DeliveryTimedOut("too late", last)
+    assert not error.maybe_written, "unless it is told so"
     assert isinstance(error, TimeoutError)
     assert error.last_error is last
     assert error.code is ErrorCode.NOT_ENOUGH_REPLICAS

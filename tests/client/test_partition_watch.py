@@ -240,3 +240,4 @@ def test_a_problem_is_logged_less_and_less_often_and_forgotten_when_over() -> No
     assert logged_s == [6, 12, 24, 48, 96, 156, 216, 276]
     assert problems.look([], 70_000.0) == ({}, ["t-0 is read again, after 70 s"])
     assert problems.look([T0], 80_000.0) == ({}, [])
+    assert problems.look([T0], 80_000.0 + LOG_AFTER_MS + 750) == ({T0: 3.75}, [])

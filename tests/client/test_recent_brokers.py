@@ -2,10 +2,11 @@
 
 import asyncio
 
+from minibroker.client.admin import AdminClient
 from minibroker.client.cluster import BROKERS_FRESH_MS, Cluster, ClusterSettings
 from minibroker.client.limits import Deadline
 from minibroker.client.metadata_cache import Address
-from minibroker.protocol.wire.messages import MetadataRequest
+from minibroker.protocol.wire.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse, MetadataRequest
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import PORT, FakeCluster
 
@@ -29,3 +30,21 @@ def test_brokers_are_asked_for_again_once_their_list_is_not_fresh(cluster: FakeC
             await client.close()
 
     cluster.run(main, seconds_max=HOURS_UP * 3_600 + 60)
+
+
+def test_the_replicas_of_a_broker_that_has_just_come_are_described_too(cluster: FakeCluster) -> None:
+    came = cluster.advertised.pop(3)
+    cluster.intercept = lambda broker, request: (
+        DescribeReplicaStateResponse(broker_id=broker)
+        if isinstance(request.body, DescribeReplicaStateRequest)
+        else None
+    )
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers="broker1:9092", runtime=runtime) as admin:
+            assert list(await admin.describe_replica_state(timeout_ms=1_000)) == [1, 2]
+            cluster.advertised[3] = came
+            await asyncio.sleep(BROKERS_FRESH_MS / 1_000 + 0.1)
+            assert list(await admin.describe_replica_state(timeout_ms=1_000)) == [1, 2, 3]
+
+    cluster.run(main)

@@ -129,6 +129,8 @@ def test_replicas_are_spread_as_in_kafka() -> None:
     rows = [found[number] for number in range(10)]
     assert rows[:5] == [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1)]
     assert rows[5:] == [(0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2)]
+    shifted = spread([0, 1, 2, 3, 4], 3, 2, TopicDraw(topic_id="t", first_broker=3, shift=0))
+    assert list(shifted.values()) == [(3, 4), (4, 0), (0, 1)], "from the drawn broker on"
 
 
 @given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 20), st.integers(0, 20), st.data())

@@ -39,6 +39,14 @@ def test_the_log_ends_after_the_last_record(machine: Machine) -> None:
     assert log.log_end_offset == 15
 
 
+@pytest.mark.parametrize(("missing_bytes", "segments"), [(0, 2), (1, 4)])
+def test_a_segment_takes_what_fits_to_the_last_byte(machine: Machine, missing_bytes: int, segments: int) -> None:
+    size = len(make_batch(0)[1])
+    _, log = machine.open_log(LogConfig(segment_bytes=2 * size - missing_bytes))
+    append(log, 4)
+    assert len(log.segments) == segments
+
+
 def test_several_batches_are_written_with_one_append(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 1)  # of this epoch, which the epoch file names from now on

@@ -207,6 +207,7 @@ def test_a_start_that_falls_is_recorded_at_once(machine: Machine) -> None:
     log.trim_before(30)
     drive(log.record_start())
     log.reset_to(5)
+    assert (log.recorded_start_offset, log.is_start_recorded) == (5, True)
     append(log, 4)
     log = restart(machine)
     assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 5, 13)

@@ -180,6 +180,23 @@ def test_a_directory_made_for_a_new_log_is_used(machine: Machine) -> None:
     assert directory.set_aside == {}
 
 
+def test_a_log_of_another_topic_hides_none_of_the_partition_that_was_set_aside_later(machine: Machine) -> None:
+    directory = two_logs(machine)
+    log = directory.logs[PARTITION]
+    wanted = machine.content(log.segments[0].log_path.rpartition("/")[2])
+    log.mark_damaged("a test says so")
+    directory.set_log_aside(PARTITION)
+    directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+    other = f"{PATH}/{PARTITION}.9-damaged"
+    machine.disk().make_directory(other)
+    foreign = LogStart(topic_id="another", partition=0, offset=0, reason=LogStartReason.CREATED)
+    machine.disk().replace_file(f"{other}/log-start", format_log_start(foreign, 0))
+    directory.set_aside[PARTITION].insert(0, other)
+    found = directory.read_set_aside(PARTITION, 0, len(wanted))
+    assert found is not None
+    assert wanted.startswith(bytes(found))
+
+
 def test_salvage_takes_only_records_of_the_partition(machine: Machine) -> None:
     directory = two_logs(machine)
     directory.logs[PARTITION].mark_damaged("a test says so")

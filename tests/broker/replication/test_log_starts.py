@@ -296,6 +296,12 @@ def test_a_trim_decided_in_an_older_epoch_changes_nothing() -> None:
     assert state.log_start_offset == 0
 
 
+def test_a_trim_up_to_the_present_start_does_nothing() -> None:
+    state = leader_of(0, 0)
+    step(state, trimmed())
+    assert step(state, trimmed()) == []
+
+
 @pytest.mark.invariant("I39")
 @pytest.mark.parametrize(("start", "joins"), [(0, False), (1, True), (2, False), (None, False)])
 def test_a_replica_joins_only_with_a_suitable_log_start(start: int | None, joins: bool) -> None:

@@ -20,6 +20,7 @@ from minibroker.broker.replication.producer_state import (
     SequenceCheck,
     SnapshotPlace,
     continues,
+    is_before,
 )
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
@@ -204,6 +205,14 @@ def test_an_old_sequence_before_the_wrap_differs_from_one_ahead() -> None:
     states = states_after(*(batch((SEQUENCE_MAX - 2 + number) & SEQUENCE_MAX) for number in range(43)))
     assert refused(states.check(batch(SEQUENCE_MAX - 2))) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert refused(states.check(batch(100))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize("first", [0, 5, SEQUENCE_MAX - 3, SEQUENCE_MAX])
+def test_half_of_all_sequences_come_before_another(first: int) -> None:
+    ahead = [1, 2, 2**29, 2**30 - 1]
+    assert all(is_before(first, (first + distance) & SEQUENCE_MAX) for distance in ahead)
+    assert not any(is_before((first + distance) & SEQUENCE_MAX, first) for distance in ahead)
+    assert not is_before(first, first)
 
 
 def test_idle_producers_are_forgotten() -> None:
