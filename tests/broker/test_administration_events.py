@@ -4,6 +4,8 @@ import logging
 
 import pytest
 
+from minibroker.broker.requests.administration_events import _resources
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
@@ -45,6 +47,28 @@ def test_each_cluster_change_is_logged_with_its_outcome(caplog: pytest.LogCaptur
 
     caplog.set_level(logging.INFO, LOGGER)
     in_cluster(check)
+
+
+def test_each_accepted_loss_has_its_own_outcome() -> None:
+    names = ("elected", "refused")
+    confirmed = [
+        m.ConfirmedElection(
+            topic_name=name, partition_index=3, leader=1, leader_epoch=2, log_end_offset=9, last_epoch=1
+        )
+        for name in names
+    ]
+    outcomes = [
+        m.ElectionPreview(topic_name=name, partition_index=3, error_code=code)
+        for name, code in zip(names, (0, ErrorCode.FENCED_LEADER_EPOCH), strict=True)
+    ]
+    asked = m.ElectLeadersRequest(confirmed=confirmed)
+    assert list(_resources(asked, m.ElectLeadersResponse(partitions=outcomes))) == [
+        ("partition:'elected'-3", 0),
+        ("partition:'refused'-3", ErrorCode.FENCED_LEADER_EPOCH),
+    ]
+    failed = m.ElectLeadersResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+    assert [code for _, code in _resources(asked, failed)] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+    assert list(_resources(m.ElectLeadersRequest(), m.ElectLeadersResponse(partitions=outcomes))) == []
 
 
 def test_a_controlled_shutdown_is_logged(caplog: pytest.LogCaptureFixture) -> None:

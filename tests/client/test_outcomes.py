@@ -30,6 +30,15 @@ def failed(record_count: int = 1, error: MinibrokerError = LOST) -> Batch:
     return batch
 
 
+def test_a_batch_with_its_outcome_keeps_no_records() -> None:
+    """A program may keep its deliveries for ever."""
+    batch = Sandbox().fill(2)
+    batch.pack()
+    batch.finish(None)
+    assert batch.packed is None
+    assert batch.builder.record_count == 0
+
+
 def batch_of(partition: int, created_ms: float = 0) -> Batch:
     return Batch(PartitionQueue(TopicPartition("t", partition)), 1_000, created_ms, 0)
 

@@ -158,6 +158,24 @@ def test_a_partition_that_is_refused_is_logged_beside_one_that_is_full(
     assert "still trying: CORRUPT_MESSAGE from broker 1 for t-1" in logged[0]
 
 
+def test_a_fetch_that_fails_as_a_whole_is_the_reason_for_its_partitions(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.intercept = lambda broker, request: (
+        Response(error_code=int(ErrorCode.REQUEST_TIMED_OUT)) if isinstance(request.body, FetchRequest) else None
+    )
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(TimeoutError, match="last error: REQUEST_TIMED_OUT"):
+                await consumer.getone(timeout_ms=10_000)
+
+    cluster.run(main)
+    logged = warnings(caplog)
+    assert logged
+    assert "still trying: REQUEST_TIMED_OUT" in logged[0]
+
+
 def test_an_unknown_topic_is_logged_before_it_is_an_error(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

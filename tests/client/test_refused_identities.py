@@ -30,6 +30,26 @@ def test_a_record_that_waited_in_vain_for_an_id_is_told_the_refusal(cluster: Fak
     assert cluster.partition("t").values() == []
 
 
+def test_a_refusal_that_is_over_is_no_reason_any_more(cluster: FakeCluster) -> None:
+    refused: list[int] = []
+
+    def refuse_twice(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, InitProducerIdRequest) or len(refused) == 2:
+            return None
+        refused.append(broker)
+        return InitProducerIdResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+
+    cluster.intercept = refuse_twice
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"x")
+            assert len(refused) == 2
+            assert producer._sender._identity.error is None
+
+    cluster.run(main)
+
+
 def test_a_producer_whose_next_epoch_is_refused_for_good_takes_a_new_id(cluster: FakeCluster) -> None:
     """Else it would ask for that epoch until it is closed, and write nothing more."""
     is_forgotten = [True]

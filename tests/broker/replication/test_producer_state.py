@@ -242,6 +242,8 @@ def test_an_unanswered_first_batch_of_a_producer_that_was_idle_too_long_is_refus
         assert known.check(batch(0, producer=1, epoch=4), is_retry=True) == Accept(), "of an epoch that never wrote"
         assert known.check(batch(0, producer=1, epoch=3)) == Accept(), "its first attempt"
         assert known.check(batch(0, producer=2), is_retry=True) == Accept(), "it was never here"
+    states.update(batch(0, producer=1, epoch=4), now_ms=2 * DAY_MS)
+    assert not states._idle, "it is not forgotten any more"
 
 
 def test_the_ids_of_idle_producers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
