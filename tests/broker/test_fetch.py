@@ -320,6 +320,7 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
     assert len(one(answer)["records"]) > 100
 
 
+@pytest.mark.invariant("I36")
 @on_a_broker
 async def test_a_position_that_is_listed_again_is_told_the_watermarks_again(bench: Bench) -> None:
     """The follower lists it without a reply (its log start was recorded), and drops what is told of the position that

@@ -59,6 +59,7 @@ async def next_controller(cluster: Cluster) -> Candidate:
     return controller
 
 
+@pytest.mark.invariant("I27")
 @simulated
 async def test_a_new_controller_leaves_a_partition_alone_that_was_led_and_has_no_state(cluster: Cluster) -> None:
     controller = await before_removal(cluster)

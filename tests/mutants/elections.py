@@ -178,6 +178,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("elections:controller_dies_during_a_deletion"),
     ),
+    Mutant(
+        name="D62b",
+        title="a partition whose state another tool has removed begins again at leader epoch 0",
+        origin="a new user's tour: `delete` in ZooKeeper's shell",
+        rule="a partition that was led and has no state is left alone: no controller knows which replicas are whole",
+        breaks=("I27", "I28"),
+        edits=(
+            Edit(
+                "controller.active_controller",
+                "        removed = await self.store.read_removed_states(found, markers)\n",
+                "        removed: frozenset[TopicPartition] = frozenset()\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/controller/test_removed_states.py"
+            "::test_a_new_controller_leaves_a_partition_alone_that_was_led_and_has_no_state"
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -1,6 +1,6 @@
 """What counts for the high watermark, which replica may join the ISR, and how a proposal ends (B05, B16 to B20)."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search, UnitTest
 
 HIGH_WATERMARK = "broker.replication.high_watermark"
 ISR = "broker.replication.isr"
@@ -175,6 +175,24 @@ MUTANTS = (
             ),
         ),
         schedule=Schedule("high_watermark:shrink_without_traffic"),
+    ),
+    Mutant(
+        name="D62a",
+        title="a follower that lists its position again is not told the high watermark again",
+        origin="seed 17354891",
+        rule="what a follower drops, because it has listed its position again meanwhile, is told again (section 4)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.requests.fetch_sessions",
+                "        if not entry.awaits_position:  # the follower drops what it was told since it listed its position"
+                " before\n            entry.sent = None\n",
+                "",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_fetch.py::test_a_position_that_is_listed_again_is_told_the_watermarks_again"
+        ),
     ),
 )
 
