@@ -214,8 +214,8 @@ class Producer(PublicClient):
 
         Waits only while buffer_memory is used up or the topic is not known yet, at most max_block_ms. Without a
         partition the key decides (murmur2), without a key the current batch. Without a timestamp the record gets the
-        time of this loop iteration. Raises RecordTooLarge, BufferTimedOut, UnknownTopicOrPartition; then the record was
-        not taken.
+        time of this loop iteration. Raises RecordTooLarge, BufferTimedOut, UnknownTopicOrPartition; then, and if the
+        call is cancelled, the record was not taken.
         """
         # The usual case, an open batch with room, is handled here; try_send handles all others.
         state = self._topics_without_serializer.get(topic)
@@ -230,10 +230,8 @@ class Producer(PublicClient):
             return Delivery(batch, delta, now_ms)
         value, key = self._serialize(value, key)
         delivery = self._try_send(topic, value, key, partition, headers, timestamp_ms)
-        if delivery is None:
+        if delivery is None:  # nothing is awaited once the record is taken: a cancelled call has not taken it
             return await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
-        if self._batches.yield_due:
-            await self._yield_to_loop()
         return delivery
 
     def try_send(

@@ -37,3 +37,30 @@ def test_a_cancelled_send_many_tells_how_many_records_it_has_taken(cluster: Fake
     count = cluster.run(main)
     assert 0 < count < 1_000
     assert cluster.partition("t").values() == [b"first", *numbered(count)]
+
+
+def test_a_cancelled_send_has_not_taken_its_record(cluster: FakeCluster) -> None:
+    """A program that sends it again would have it twice. A call waits not only for room: after some batches have become
+    full the loop has to run (seed 17361138)."""
+
+    async def main(runtime: Runtime) -> list[bytes]:
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=16_384, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"first")
+            taken = [b"first"]
+            for number in range(10_000):
+                value = b"%d" % number * 1_000
+                sending = producer.send("t", value)
+                try:
+                    sending.send(None)
+                except StopIteration:
+                    taken.append(value)
+                    continue
+                with pytest.raises(asyncio.CancelledError):
+                    sending.throw(asyncio.CancelledError())
+                break
+            await producer.flush()
+            return taken
+
+    taken = cluster.run(main)
+    assert 1 < len(taken) < 10_000
+    assert cluster.partition("t").values() == taken
