@@ -75,6 +75,12 @@ def test_a_change_that_stops_writes_or_loses_records_is_a_warning(state: Control
     assert leadership_changed(changed(state), min_in_sync=2).level == level
 
 
+def test_an_unclean_election_is_a_warning_also_where_one_replica_is_enough() -> None:
+    change = changed(cluster_state(2, 3, now=leadership(1, 1), unclean=True))
+    assert change.after.is_recovering
+    assert leadership_changed(change, min_in_sync=1).level == WARNING
+
+
 def test_the_minimum_is_the_topics_and_never_above_the_replicas() -> None:
     state = cluster_state(1, configs={"min.insync.replicas": "2"})
     assert min_insync_replicas(state, T0, default=1) == 2

@@ -63,6 +63,15 @@ def drained(queue: SendQueue) -> list[tuple[type[PartitionOrder], list[Partition
     return found
 
 
+def test_partitions_without_a_leadership_hold_up_no_orders_about_others() -> None:
+    state = state_with(3)
+    first, second, third = state.partitions()
+    del state.leaderships[first], state.leaderships[third]
+    unknown = TopicPartition("gone", 0)
+    for orders in (leader_and_isr, update_metadata):
+        assert [each.partition for each in orders(state, [first, unknown, second, third])] == [second]
+
+
 # ------------------------------------------------------------------------------------------------------------ queue
 def test_kinds_keep_their_order_and_neighbours_of_one_kind_are_merged() -> None:
     state, queue = state_with(3), SendQueue()

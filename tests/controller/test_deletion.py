@@ -9,7 +9,14 @@ import pytest
 from minibroker.controller.core.broker_answers import events_of
 from minibroker.controller.core.control_requests import StopReplica
 from minibroker.controller.core.controller_state import ControllerState, Deletion
-from minibroker.controller.core.events import ControllerEffect, DeletionBegun, EraseTopic, Report, Send
+from minibroker.controller.core.events import (
+    ControllerEffect,
+    DeletionBegun,
+    DeletionsRequested,
+    EraseTopic,
+    Report,
+    Send,
+)
 from minibroker.controller.core.steps import step
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
@@ -50,6 +57,12 @@ def answered(
     error = PartitionError(topic_name="lines", partition_index=0, error_code=code)
     response = StopReplicaResponse(partition_errors=[error] if code else [])
     return [effect for event in events_of(broker(broker_id), request, response) for effect in step(state, event)]
+
+
+def test_a_marker_of_a_deletion_under_way_holds_up_no_later_one() -> None:
+    state = deleting(BEGUN)
+    effects = step(state, DeletionsRequested(topics=("lines", "missing")))
+    assert [each.topic for each in effects if isinstance(each, EraseTopic)] == ["missing"]
 
 
 @pytest.mark.invariant("I35")

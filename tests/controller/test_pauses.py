@@ -12,7 +12,14 @@ import pytest
 
 from minibroker.controller import cluster_reader, controller_election, log_inquiry, service
 from minibroker.controller.cluster_reader import ClusterReader
-from minibroker.controller.controller_election import Candidate, ControllerFence, CurrentController, contest, succeed
+from minibroker.controller.controller_election import (
+    Candidate,
+    ControllerFence,
+    CurrentController,
+    _was_won,
+    contest,
+    succeed,
+)
 from minibroker.controller.detection import succession
 from minibroker.controller.detection.succession import Succession
 from minibroker.controller.log_inquiry import ask_logs
@@ -90,6 +97,34 @@ class InterruptedCoordination:
             return result
 
         return called
+
+
+@pytest.mark.parametrize(
+    ("owner", "content", "version", "is_won"),
+    [
+        (7, b"5", 9, True),
+        (8, b"5", 9, False),
+        (None, b"5", 9, False),
+        (7, b"6", 9, False),
+        (7, b"4", 9, False),
+        (7, b"5", 10, False),
+    ],
+)
+def test_an_election_was_won_if_both_nodes_are_as_it_wrote_them(
+    owner: int | None, content: bytes, version: int, is_won: bool
+) -> None:
+    """Another controller may have been elected since the answer was lost."""
+    node = None if owner is None else SimpleNamespace(ephemeral_owner=owner)
+
+    async def exists(path: str) -> Any:
+        return node
+
+    async def get(path: str) -> Any:
+        return content, SimpleNamespace(version=version)
+
+    coordination: Any = SimpleNamespace(session_id=7, exists=exists, get=get)
+    fence = ControllerFence(controller_epoch=5, epoch_version=9)
+    assert asyncio.run(_was_won(coordination, fence)) is is_won
 
 
 Work = Callable[[Cluster, Coordination], Awaitable[object]]

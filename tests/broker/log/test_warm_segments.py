@@ -22,7 +22,7 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
-from minibroker.runtime.ports import Disk
+from minibroker.runtime.ports import Disk, DiskError
 from minibroker.simulation.world.disk import SimulatedDisk, SimulatedFile
 from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, read_all, reset, truncate
 
@@ -102,6 +102,24 @@ def test_an_index_that_is_loaded_again_counts_towards_the_limit(
         load(segment)
         assert segment.index_bytes
         assert sum(each.index_bytes for each in every if each is not segment) <= segments.index_bytes_max
+
+
+def test_an_index_that_cannot_be_written_stays_in_memory_and_counts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = WarmSegments()
+    _, [log] = logs_with(machine, segments, 1)
+    append(log, 60)
+    first, *_ = log.segments
+    read_all(log)
+
+    def fail(self: Segment) -> bool:
+        raise DiskError(self.log_path)
+
+    monkeypatch.setattr(Segment, "save_index", fail)
+    held = first.index_bytes
+    assert not first.drop_index()
+    assert first.index_bytes == held > 0
 
 
 def test_an_index_that_was_only_read_is_released_though_nothing_can_be_written(machine: Machine) -> None:

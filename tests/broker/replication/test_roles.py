@@ -219,6 +219,15 @@ def test_orders_are_compared_by_leader_epoch_and_then_by_version(
     assert is_stale(state, order(CLUSTER, leader, epoch, version)) is stale
 
 
+@pytest.mark.invariant("I29")
+@pytest.mark.parametrize("role", [Role.LEADER, Role.FOLLOWER])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_only_a_fenced_leader_takes_an_order_of_an_older_version(role: Role, fenced: bool) -> None:
+    config = ReplicationConfig(broker_id=1)
+    state = ReplicaState(config=config, role=role, fenced=fenced, leader_epoch=3, partition_epoch=7)
+    assert is_stale(state, order(CLUSTER, 2, 3, 6)) is not (role is Role.LEADER and fenced)
+
+
 # -------------------------------------------------------------------------------------------------------------- fencing
 @pytest.mark.invariant("I18", "I37")
 def test_a_fenced_leader_answers_all_and_goes_on_when_the_fence_is_lifted() -> None:
