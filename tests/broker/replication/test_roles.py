@@ -1,10 +1,14 @@
 """Orders, fencing and settings: what of a leadership goes on, what ends, and what the shell and producers are told."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import FetchRefused, refuse_fetch
+from minibroker.broker.replication.producer_state import Duplicate
 from minibroker.broker.replication.replica import is_stale, step
 from minibroker.broker.replication.state import (
     Fetching,
@@ -17,6 +21,7 @@ from minibroker.broker.replication.state import (
     Role,
 )
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader, build_batch, iterate_headers
 from tests.broker.replication.core_cluster import CoreCluster
 
 
@@ -226,6 +231,27 @@ def test_only_a_fenced_leader_takes_an_order_of_an_older_version(role: Role, fen
     config = ReplicationConfig(broker_id=1)
     state = ReplicaState(config=config, role=role, fenced=fenced, leader_epoch=3, partition_epoch=7)
     assert is_stale(state, order(CLUSTER, 2, 3, 6)) is not (role is Role.LEADER and fenced)
+
+
+@pytest.mark.parametrize("is_retry", [True, False])
+def test_of_a_run_only_the_first_batch_may_be_a_retry(is_retry: bool) -> None:
+    """The shell ends a run at each request: what follows in it was never sent before."""
+    _, state = leading()
+    checked: list[bool] = []
+
+    def check(header: BatchHeader, is_retry: bool) -> Duplicate:
+        checked.append(is_retry)
+        return Duplicate(0, 0)
+
+    headers = tuple(
+        iterate_headers(build_batch([(None, b"a", 1, ())], producer_id=7, producer_epoch=0, base_sequence=0))
+    )
+    header = headers[0][1]
+    second = replace(header, base_sequence=header.base_sequence + 1)
+    known: Any = SimpleNamespace(check=check)
+    event = ev.ProduceReceived(tokens=("a", "b"), acks=1, headers=(header, second), producers=known, is_retry=is_retry)
+    step(state, event)
+    assert checked == [is_retry, False]
 
 
 # -------------------------------------------------------------------------------------------------------------- fencing
