@@ -175,7 +175,11 @@ def test_the_log_start_of_another_topic_is_not_that_of_a_new_log(machine: Machin
 def test_a_directory_made_for_a_new_log_is_used(machine: Machine) -> None:
     """As a link to another disk is; and what a failed creation leaves."""
     directory = machine.open(CONFIG)
-    machine.disk().make_directory(f"{PATH}/{PARTITION}")
+    place = f"{PATH}/{PARTITION}"
+    machine.disk().make_directory(place)
+    metadata = format_partition_metadata(PartitionMetadata(topic_id=TOPIC_ID, partition=0))
+    machine.disk().replace_file(f"{place}/partition.metadata", metadata)
+    machine.disk().replace_file(f"{place}/{0:020d}.log", b"")
     assert directory.create_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 0
     assert directory.set_aside == {}
 
@@ -216,6 +220,8 @@ def test_salvage_reaches_the_last_of_many_records(machine: Machine) -> None:
     last = directory.read_set_aside(PARTITION, 198, 10_000)
     assert last is not None
     assert read_header(last).base_offset == 198
+    for offset in (199, 200):
+        assert directory.read_set_aside(PARTITION, offset, 10_000) is None, "no batch begins there"
 
 
 @pytest.mark.parametrize("first_epoch_at", [None, 50])
