@@ -19,7 +19,7 @@ from minibroker.controller.core.events import (
     WriteLeaderships,
 )
 from minibroker.controller.core.steps import step
-from minibroker.controller.core.unresponsive_brokers import NEVER_ANSWERED_SECONDS
+from minibroker.controller.core.unresponsive_brokers import NEVER_ANSWERED_SECONDS, _may_wait
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 LONG = 6.0
@@ -83,6 +83,27 @@ def test_new_registration_is_elected_when_it_answers() -> None:
     state = cluster_state(now=leadership(None, 2))
     assert leaders(step(state, RegistrationsChanged(brokers={2: broker(2)}))) == []
     assert leaders(step(state, answered(2))) == [2]
+
+
+@pytest.mark.invariant("I36")
+def test_a_member_takes_over_from_a_leader_that_is_gone_as_soon_as_it_answers() -> None:
+    state = cluster_state(2, 3, now=leadership(1, 1, 2))
+    state.unresponsive = frozenset({2})
+    assert elect(state, T0, "broker 1 is gone") is None
+    assert leaders(step(state, answered(2))) == [2]
+
+
+@pytest.mark.parametrize(
+    ("leader", "unresponsive", "may_wait"),
+    [(None, (), True), (2, (), True), (3, (), False), (3, (3,), True), (3, (1,), False), (9, (), True)],
+    ids=["none", "itself", "another that answers", "one that does not", "not the leader's silence", "one that is gone"],
+)
+def test_an_answer_is_compared_with_the_partitions_that_may_have_waited_for_it(
+    leader: int | None, unresponsive: tuple[int, ...], may_wait: bool
+) -> None:
+    state = cluster_state(1, 2, 3, now=leadership(leader, *{2, leader or 2}))
+    state.unresponsive = frozenset(unresponsive)
+    assert _may_wait(state, T0, 2) is may_wait
 
 
 def test_preferred_leader_that_does_not_answer_does_not_take_over() -> None:
