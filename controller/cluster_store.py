@@ -127,7 +127,7 @@ class ClusterStore(ClusterReader):
             if before is None or stored[partition] is not None or partition in unreadable:
                 continue
             topic = await self.read_topic(partition.topic)
-            if topic is not None and topic.topic_id == before.topic_id:
+            if topic is not None and before.topic_id in ("", topic.topic_id):
                 self.leave_removed_state(partition, before.leader_epoch)
                 removed.add(partition)
         return frozenset(removed)

@@ -13,6 +13,7 @@ from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.controller_state import Topic
 from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol import znodes
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Coordination, CreateOp, NodeExists, Operation, Stat, WriteOutcomeUnknown
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.facts import T0, leadership
@@ -226,6 +227,26 @@ async def test_the_state_of_a_topic_that_another_tool_removed_is_not_written_for
     written = await store.write_leaderships([FIRST])
     assert (written.written, written.lost) == ((), {})
     assert await cluster.observer.get_children(znodes.BROKER_TOPICS) == []
+
+
+@simulated
+async def test_a_new_partition_hides_no_removed_state_behind_it(cluster: Cluster) -> None:
+    store, _ = await store_on(cluster)
+    await create(store)
+    second = TopicPartition(TOPIC, 1)
+    removed = msgspec.structs.replace(FIRST, partition=second, before=FIRST.after)
+    written = await store.write_leaderships([FIRST, removed])
+    assert [each.partition for each in written.written] == [T0]
+    assert written.lost == {second: None}
+    assert written.unreadable == {second}
+
+
+@simulated
+async def test_a_deletion_whose_marker_is_gone_has_not_begun(cluster: Cluster) -> None:
+    store, _ = await store_on(cluster)
+    await store.begin_deletion(TOPIC)
+    await store.mark_deleted("marked")
+    assert await store.read_begun([TOPIC, "marked", "gone"]) == {TOPIC}
 
 
 @pytest.mark.parametrize("ends", ["request lost", "answer lost", "created meanwhile"])

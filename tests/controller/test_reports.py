@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from minibroker.controller import active_controller
+from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_reader import ClusterReader, Deposed
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.events import LeadershipsWritten
@@ -23,7 +26,7 @@ from minibroker.protocol.events.controller_events import (
     PartitionStateReread,
 )
 from minibroker.protocol.events.event_base import INFO, WARNING, ClusterEvent
-from minibroker.protocol.wire.messages import DeleteTopicsRequest
+from minibroker.protocol.wire.messages import DeleteTopicsRequest, Response
 from tests.controller.cluster import Candidate, Cluster, simulated
 
 
@@ -275,3 +278,16 @@ async def test_a_registration_that_goes_while_all_are_read_is_named(cluster: Clu
     hold.release()
     assert sorted(await reading) == [2]
     assert gone == ["1"]
+
+
+async def test_an_answer_that_is_no_longer_waited_for_is_dropped() -> None:
+    """Its request has timed out, or was answered when the controller resigned."""
+    loop = asyncio.get_running_loop()
+    waiting, answered, cancelled = (loop.create_future() for _ in range(3))
+    answered.set_result(Response())
+    cancelled.cancel()
+    controller: Any = SimpleNamespace(_waiting={1: waiting, 2: answered, 3: cancelled})
+    for request_id in (1, 2, 3, 4):
+        ActiveController._answer(controller, request_id, Response(error_code=7))
+    assert waiting.result().error_code == 7
+    assert answered.result().error_code == 0

@@ -28,6 +28,7 @@ from minibroker.controller.core.events import (
 )
 from minibroker.controller.core.restarted_members import choose, questions
 from minibroker.controller.core.steps import step
+from minibroker.protocol.ids import TopicPartition
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 NO_LEADER = leadership(None, 1, 2, 3)
@@ -154,6 +155,13 @@ def test_the_only_member_waits_for_what_other_live_replicas_know() -> None:
     state.silent_seconds = {1: 1.0}
     after = elected(state)
     assert after is not None and after.leader == 3, "a silent broker is not waited for"
+
+
+def test_a_partition_that_needs_no_logs_hides_none_behind_it() -> None:
+    state = cluster_state(1, again(3), now=leadership(None, 3), logs={3: log(60)})
+    gone, led = TopicPartition("gone", 0), TopicPartition("lines", 1)
+    state.leaderships[led] = leadership(1, 1)
+    assert questions(state, [gone, led, T0]) == {1: [T0]}
 
 
 # ------------------------------------------------------------------------------------------------------------ no log

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from minibroker.broker.log.log_digests import (
@@ -13,6 +15,7 @@ from minibroker.broker.log.log_digests import (
     read_head,
 )
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.segments.segment_digest import SegmentDigest
 from minibroker.protocol.files.segment_digests import (
     DIGESTS,
     SegmentDigests,
@@ -20,7 +23,7 @@ from minibroker.protocol.files.segment_digests import (
     parse_segment_digests,
 )
 from minibroker.protocol.log_digest import MODULUS, batch_digest
-from tests.broker.log.machine import Machine, append, drive, reset, retain, stored_batches, truncate
+from tests.broker.log.machine import Machine, append, drive, make_batch, reset, retain, stored_batches, truncate
 
 
 def expected(log: PartitionLog, end_offset: int | None = None) -> int:
@@ -243,3 +246,16 @@ def test_without_room_for_its_successor_an_older_file_does_not_stay(machine: Mac
     machine.storage.fail("replace_file", f"{log.directory}/{DIGESTS}", is_full=True)
     drive(directory.close(True, {}))
     assert not machine.disk().exists(f"{log.directory}/{DIGESTS}")
+
+
+@pytest.mark.parametrize(
+    ("position", "lost", "value"), [(60, 9, None), (60, None, None), (40, 9, None), (40, None, None)]
+)
+def test_the_digest_of_a_segment_is_unknown_in_front_of_what_was_counted(
+    position: int, lost: int | None, value: int | None
+) -> None:
+    digest = SegmentDigest(50, None)
+    digest.append([(cast(Any, None), make_batch(0)[1])])
+    digest.cut(position, lost)
+    assert digest.value is value
+    assert digest.known_from == (50 if position > 50 and lost is not None else position)

@@ -9,6 +9,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.files.checkpoints import LogStartReason
+from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.clock import WALL_CLOCK_START_MS
 from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, check_log, drive, retain, trim_epochs
 
@@ -95,6 +96,9 @@ def test_an_old_active_segment_stays_on_a_full_disk_which_is_noted(machine: Mach
     retain(log, 4, NOW + 10_001)
     assert machine.file_names(".log") == [f"{0:020d}.log"]
     assert log.health.full
+    before = machine.storage.trace.events
+    assert not log.rolled_for_retention()
+    assert machine.storage.trace.events == before, "it is not tried again on a full disk"
     assert log.health.try_heal()
     retain(log, 4, NOW + 10_001)
     assert machine.file_names(".log") == [f"{4:020d}.log"]
@@ -165,6 +169,19 @@ def test_files_whose_delay_was_shortened_go_before_earlier_ones(machine: Machine
     assert machine.file_names(".deleted") == waiting
     drive(log.remove_deleted(NOW + 60_000))
     assert machine.file_names(".deleted") == []
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+def test_nothing_is_removed_in_a_directory_that_has_failed(machine: Machine, is_due: bool) -> None:
+    _, log = machine.open_log(BY_SIZE)
+    append(log, 40)
+    retain(log, 80, NOW)
+    waiting = machine.file_names(".deleted")
+    assert waiting
+    log.health.record_error(DiskError("a test says so"))
+    assert log.health.offline
+    assert drive(log.remove_deleted(NOW + (1_000_000 if is_due else -1))) == 0
+    assert machine.file_names(".deleted") == waiting
 
 
 def test_a_renamed_file_is_removed_after_a_restart(machine: Machine) -> None:

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.log.segments.walk import CHUNK_BYTES, LARGE_BATCH_BYTES, walk_headers
-from minibroker.protocol.record_batch import HEADER_BYTES
+from minibroker.broker.log.segments.walk import CHUNK_BYTES, LARGE_BATCH_BYTES, scan_batches, walk_headers
+from minibroker.protocol.record_batch import HEADER_BYTES, CorruptBatch
 from tests.broker.log.machine import make_batch
 
 BATCHES = 100
@@ -35,3 +35,24 @@ def test_small_batches_are_read_many_at_once_and_of_large_ones_only_the_headers(
     assert [header for _, header in walked] == list(headers)
     assert len(reads) <= reads_max
     assert sum(reads) <= bytes_read_max
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 3, 6, 9])
+def test_a_scan_ends_at_the_damaged_batch_wherever_it_lies_in_what_is_read_at_once(damaged: int) -> None:
+    """Three batches are read at once: the first of them is not read again and again."""
+    batches = [bytearray(make_batch(number, records=1)[1]) for number in range(10)]
+    size = len(batches[0])
+    batches[damaged][-1] ^= 1
+    content = b"".join(batches)
+
+    def read_into(position: int, buffer: memoryview) -> int:
+        found = content[position : position + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
+
+    file, sound = cast(Any, SimpleNamespace(read_into=read_into)), list[int]()
+    with pytest.raises(CorruptBatch) as raised:
+        for position, _ in scan_batches(file, 0, len(content), chunk_bytes=3 * size + 10):
+            sound.append(position)
+    assert raised.value.position == damaged * size
+    assert sound == [number * size for number in range(damaged)]
