@@ -26,7 +26,7 @@ from minibroker.controller.core.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.core.restarted_members import choose, questions
+from minibroker.controller.core.restarted_members import choose, questions, standing
 from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
@@ -139,6 +139,12 @@ def test_a_member_with_a_later_epoch_still_needs_what_another_member_knows_commi
     after = elected(state)
     assert after is not None and after.leader == 1
     assert "broker 2 has lost records" in choose(state, T0, NO_LEADER).reason
+
+
+def test_a_log_of_another_topic_of_that_name_is_no_log() -> None:
+    other = msgspec.structs.replace(log(60, whole_since=("i1",)), topic_id="another")
+    found = standing(cluster_state(again(1), now=leadership(None, 1), logs={1: other}), T0, NO_LEADER, 1)
+    assert (found.is_absent, found.log, found.is_proven) == (True, None, False)
 
 
 def test_an_earlier_high_watermark_does_not_count_after_an_unclean_election() -> None:

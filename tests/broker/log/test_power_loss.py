@@ -9,12 +9,17 @@ lost nothing.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.ports import DiskError
+from minibroker.simulation.world.disk import SimulatedDisk
 from minibroker.simulation.world.node import ProcessDead
 from tests.broker.log.machine import (
     PARTITION,
@@ -218,3 +223,18 @@ def test_a_flush_also_syncs_what_a_killed_process_left() -> None:
         assert found is not None
         check_log(found, whole_history=found.segments[0].base_offset == 0)
         assert [batch for _, batch in stored_batches(found)] == written
+
+
+@pytest.mark.parametrize(("path", "parent"), [("/data/log", "/data"), ("/data/log/", "/data"), ("log", ".")])
+def test_the_name_of_a_new_log_directory_is_synced(monkeypatch: pytest.MonkeyPatch, path: str, parent: str) -> None:
+    """Else a power cut removes it with all its files."""
+    synced: list[str] = []
+
+    def stop(disk: SimulatedDisk, directory: str) -> None:
+        synced.append(directory)
+        raise DiskError("a test says so")
+
+    monkeypatch.setattr(SimulatedDisk, "sync_directory", stop)
+    with pytest.raises(DiskError):
+        drive(LogDirectory.open(Machine().disk(), RealClock(), path, 1, "c", LogConfig(), rng=random.Random(1)))
+    assert synced == [parent]
