@@ -152,6 +152,15 @@ def test_leader_that_shuts_down_stays_while_no_member_can_take_over() -> None:
 
 
 @pytest.mark.invariant("I34")
+def test_leader_that_shuts_down_leads_on_until_a_member_that_may_take_over_has_answered() -> None:
+    state = cluster_state(1, 2, now=leadership(1, 1, 2))
+    state.shutting_down, state.unresponsive = frozenset({1}), frozenset({2})
+    assert elect(state, T0, "broker 1 stops") is None
+    state.unresponsive = frozenset()
+    change = elect(state, T0, "broker 2 answered")
+    assert change is not None and change.after.leader == 2
+
+
 def test_follower_that_shuts_down_leaves_the_isr() -> None:
     after = elected(cluster_state(1, 2, 3, now=leadership(1, 1, 2), shutting_down=(2,)))
     assert (after.leader, after.in_sync_replicas) == (1, (1,))
