@@ -82,6 +82,7 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
             state, partition, before, before.leader, [before.leader], f"{reason}; no other replica can take over"
         )
     why_no_leader, is_waiting = "no in-sync replica is live", False
+    have_nothing = [each for each in eligible if each in members and not state.has_its_directory(before, each)]
     if present and not unrestarted:
         choice = restarted_members.choose(state, partition, before)
         if choice.leader is not None:
@@ -93,10 +94,10 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
                 why = f"{reason}; unclean election, records may be lost: {choice.reason}"
                 return _change(state, partition, before, choice.leader, [choice.leader], why, is_unclean=True)
             is_waiting = bool(choice.waits_for)
+            have_nothing = members
     if eligible and not is_waiting and state.allows_unclean_election(partition.topic):
         why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"
-        replaced = [each for each in eligible if each in members and not state.has_its_directory(before, each)]
-        first = next((each for each in eligible if each not in replaced), eligible[0])
+        first = next((each for each in eligible if each not in have_nothing), eligible[0])
         return _change(state, partition, before, first, [first], why, is_unclean=True)
     if before.leader is None or not members:
         return None

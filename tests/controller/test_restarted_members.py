@@ -170,6 +170,19 @@ def test_a_partition_that_needs_no_logs_hides_none_behind_it() -> None:
     assert questions(state, [gone, led, T0]) == {1: [T0]}
 
 
+@pytest.mark.parametrize("outsider", [log(60), None], ids=["known", "unknown"])
+@pytest.mark.parametrize("member", [log(0, exists=False), log(50, damage="a bit")], ids=["no log", "damaged"])
+def test_an_unclean_election_prefers_a_replica_that_may_have_records(
+    member: ReplicaLog, outsider: ReplicaLog | None
+) -> None:
+    """The only member had its log removed: as leader it would make the others drop all that they have."""
+    logs = {1: member} if outsider is None else {1: member, 2: outsider}
+    after = elected(cluster_state(again(1), 2, now=leadership(None, 1), logs=logs, unclean=True))
+    assert after is not None and after.leader == 2
+    after = elected(cluster_state(again(1), now=leadership(None, 1), logs={1: member}, unclean=True))
+    assert after is not None and after.leader == 1, "the last one, as the operator's setting wants"
+
+
 # ------------------------------------------------------------------------------------------------------------ no log
 @pytest.mark.invariant("I28")
 def test_the_only_member_does_not_lead_without_a_log_that_it_may_have_had() -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from minibroker.broker.requests.produce import COMPRESSION_MASK
 from minibroker.client.errors import CallTimedOut, broker_error
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import CorruptBatch, check_batch, check_payload
@@ -70,4 +69,3 @@ def test_each_wrong_batch_is_wrong(what: str) -> None:
         header = check_batch(batch)
         check_payload(batch, 0, header)
         assert header.size_bytes == len(batch)
-        assert not header.attributes & COMPRESSION_MASK
