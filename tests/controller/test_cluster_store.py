@@ -230,6 +230,15 @@ async def test_the_state_of_a_topic_that_another_tool_removed_is_not_written_for
 
 
 @simulated
+async def test_a_list_is_there_again_though_its_parent_was_removed_too(cluster: Cluster) -> None:
+    store, _ = await store_on(cluster)
+    await cluster.observer.delete(znodes.DELETE_TOPICS)
+    await cluster.observer.delete(znodes.DELETE_TOPICS.rpartition("/")[0])
+    assert await store.read_deletions(lambda: None) == []
+    assert await cluster.observer.exists(znodes.DELETE_TOPICS) is not None
+
+
+@simulated
 async def test_a_new_partition_hides_no_removed_state_behind_it(cluster: Cluster) -> None:
     store, _ = await store_on(cluster)
     await create(store)

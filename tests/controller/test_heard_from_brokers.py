@@ -39,7 +39,7 @@ from minibroker.protocol.wire.messages import GetReplicaLogInfoRequest, GetRepli
 from minibroker.protocol.wire.messages import ReplicaLogInfoTopic as LogsOfTopic
 from tests.authenticated import dialer
 from tests.controller.cluster import LISTENER, PORT, Cluster, simulated
-from tests.controller.facts import T0, cluster_state, leadership
+from tests.controller.facts import T0, broker, cluster_state, leadership
 
 
 class Scene:
@@ -257,6 +257,18 @@ async def test_an_inquiry_ends_with_the_registration_that_it_goes_to(cluster: Cl
     await cluster.start(2, 3)
     async with asyncio.timeout(60):
         await Scene(cluster).run(it_is_asked_for_its_logs_without_an_answer)
+
+
+async def a_broker_that_has_just_left_is_asked(scene: Scene) -> None:
+    scene.channels.ask_for_logs(AskLogs(broker=broker(9), partitions=(T0,)))
+    assert not [each for each in asyncio.all_tasks() if each.get_name() == "logs-of-9"]
+
+
+@simulated
+async def test_a_broker_without_a_channel_is_not_asked_for_its_logs(cluster: Cluster) -> None:
+    """Its channel was closed while the question waited in the queue."""
+    await cluster.start(2, 3)
+    await Scene(cluster).run(a_broker_that_has_just_left_is_asked)
 
 
 async def it_is_left_alone_for_long(scene: Scene) -> None:

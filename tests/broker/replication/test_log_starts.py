@@ -119,6 +119,16 @@ def test_the_low_watermark_is_never_below_the_first_offset_of_the_files() -> Non
 
 
 @pytest.mark.invariant("I39")
+def test_ends_count_only_while_they_are_asked_for_and_under_the_epoch_of_the_question() -> None:
+    state = follower()
+    ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=0, log_end_offset=1)
+    assert step(state, ends) == [], "nothing was asked"
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert step(state, msgspec.structs.replace(ends, leader_epoch=1)) == [], "another epoch"
+    assert names(step(state, ends)) != []
+
+
+@pytest.mark.invariant("I39")
 def test_a_log_that_is_cut_below_its_start_is_empty_there_and_has_no_older_records() -> None:
     """The files reached down to 0, and go with the cut: a low watermark of 0 would promise records that are gone."""
     state = follower()
