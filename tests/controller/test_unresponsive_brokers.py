@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
 from minibroker.controller.core.election import elect, elect_preferred
 from minibroker.controller.core.events import (
     AnswersDue,
@@ -156,6 +156,24 @@ def test_answer_ends_the_silence() -> None:
     step(state, silent(2, LONG - 1))
     step(state, answered(2))
     assert (state.unresponsive, state.silent_seconds) == (frozenset(), {})
+
+
+@pytest.mark.parametrize(
+    ("others", "unresponsive", "is_replaced"),
+    [
+        ((broker(1), broker(3)), (), True),
+        ((broker(1, incarnation="new"), broker(3)), (), False),
+        ((broker(1), broker(3)), (1,), False),
+        ((broker(3), broker(4)), (), False),
+    ],
+    ids=["a whole member", "started again", "silent, too", "gone"],
+)
+def test_a_silent_leader_is_replaced_only_if_a_whole_member_that_answers_could_lead(
+    others: tuple[RegisteredBroker, ...], unresponsive: tuple[int, ...], is_replaced: bool
+) -> None:
+    state = cluster_state(2, 5, 6, *others, now=leadership(2, 2, 1))
+    state.unresponsive = frozenset(unresponsive)
+    assert bool(of(Unregister, step(state, silent(2, LONG)))) is is_replaced
 
 
 def test_a_controller_that_most_brokers_do_not_answer_resigns() -> None:

@@ -6,6 +6,7 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +59,29 @@ def test_the_file_that_was_not_used_for_longest_is_closed(machine: Machine) -> N
     for number in (0, 1, 0, 2):
         read_all(logs[number])
     assert [disk.open_paths[log.segments[0].log_path] for log in logs] == [1, 0, 1]
+
+
+class Held:
+    """A segment with an open file."""
+
+    index_bytes = 0
+
+    def __init__(self, close_file: Callable[[], None]) -> None:
+        self.close_file = close_file
+
+    def drop_index(self) -> bool:
+        return True
+
+
+def test_where_the_process_has_no_descriptor_left_the_oldest_file_is_closed() -> None:
+    segments = WarmSegments()
+    closed: list[str] = []
+    for name in ("oldest", "middle", "newest"):
+        segments.file_opened(Held(partial(closed.append, name)))
+    assert segments.close_oldest()
+    assert closed == ["oldest"]
+    assert [segments.close_oldest() for _ in range(3)] == [True, True, False]
+    assert closed == ["oldest", "middle", "newest"]
 
 
 def test_released_index_entries_are_read_back_from_their_files(machine: Machine) -> None:
