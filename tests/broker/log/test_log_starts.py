@@ -201,6 +201,23 @@ def test_a_start_is_recorded_anew_if_its_file_was_removed(machine: Machine) -> N
     assert start > 0
 
 
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_only_a_start_that_differs_from_the_recorded_one_is_written_and_none_of_a_damaged_log(
+    machine: Machine, is_damaged: bool
+) -> None:
+    directory, log = synced(machine)
+    drive(directory.record_log_starts())
+    before = machine.storage.trace.events
+    drive(directory.record_log_starts())
+    assert machine.storage.trace.events == before
+    if is_damaged:
+        log.mark_damaged("a test says so")
+        before = machine.storage.trace.events
+    log.trim_before(30)
+    drive(directory.record_log_starts())
+    assert (machine.storage.trace.events == before) is is_damaged
+
+
 def test_a_start_that_falls_is_recorded_at_once(machine: Machine) -> None:
     """Otherwise new records below the old start would count as deleted after a crash."""
     _, log = synced(machine)
