@@ -64,6 +64,15 @@ def test_unknown_partition() -> None:
     assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_partition_without_a_state_is_unknown() -> None:
+    state = cluster_state(1, 2, 3)
+    assert state.assignment(T0)
+    assert checked(state, proposal(1)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
+    state.topics = {}
+    assert checked(state, proposal(1)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_partition_that_is_being_deleted_is_unknown() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     state.deletions = {"lines": Deletion(is_started=True)}

@@ -226,6 +226,9 @@ async def test_the_state_of_a_topic_that_another_tool_removed_is_not_written_for
     store, _ = await store_on(cluster)
     written = await store.write_leaderships([FIRST])
     assert (written.written, written.lost) == ((), {})
+    written = await store.write_leaderships([SECOND])
+    assert (written.written, written.lost, written.unreadable) == ((), {T0: None}, frozenset())
+    assert store.ignored_nodes.nodes() == {}
     assert await cluster.observer.get_children(znodes.BROKER_TOPICS) == []
 
 

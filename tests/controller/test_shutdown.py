@@ -123,7 +123,9 @@ async def test_replicas_that_recover_can_lead_again(cluster: Cluster) -> None:
     alone = await cluster.state("lines", 1)
     assert (alone.leader, alone.isr) == (-1, [1])
     cluster.brokers[1].requests.clear()
+    followed = await cluster.state("lines", 0)
     assert await shut_down(cluster, controller, 1, []) == {}
+    assert await cluster.state("lines", 0) == followed, "it needs no new epoch"
     again = await cluster.state("lines", 1)
     assert (again.leader, again.leader_epoch) == (1, 2)
     broker = cluster.brokers[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.config import SEGMENT_POSITION_MAX, LogConfig
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.protocol.files.checkpoints import decode_index
@@ -45,6 +45,15 @@ def test_a_segment_takes_what_fits_to_the_last_byte(machine: Machine, missing_by
     _, log = machine.open_log(LogConfig(segment_bytes=2 * size - missing_bytes))
     append(log, 4)
     assert len(log.segments) == segments
+
+
+def test_a_segment_ends_before_a_position_or_offset_has_more_than_its_32_bits(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 1)
+    segment = log.segments[0]
+    assert not segment.is_exhausted(SEGMENT_POSITION_MAX - segment.size, SEGMENT_POSITION_MAX)
+    assert segment.is_exhausted(SEGMENT_POSITION_MAX - segment.size + 1, 1)
+    assert segment.is_exhausted(1, SEGMENT_POSITION_MAX + 1)
 
 
 def test_several_batches_are_written_with_one_append(machine: Machine) -> None:

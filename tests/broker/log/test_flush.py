@@ -54,6 +54,24 @@ def test_the_first_flush_of_a_log_makes_its_side_files_durable(machine: Machine)
     assert {name: machine.content(name) for name in before} == before
 
 
+def test_a_sync_of_all_metadata_waits_for_no_flush(machine: Machine) -> None:
+    """A flush takes its files itself; if this sync waited for it, one slow flush would hold up all other logs."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 2)
+    drive(directory.sync_metadata())
+    assert not log.unsynced
+    log.unsynced.add(log.segments[0].log_path)
+
+    async def during_a_flush() -> None:
+        async with log.flushing, asyncio.timeout(5):
+            await directory.sync_metadata()
+
+    drive(during_a_flush())
+    assert log.unsynced
+    drive(directory.sync_metadata())
+    assert not log.unsynced
+
+
 class SlowSync:
     """Lets a test act during a sync off the loop."""
 

@@ -94,6 +94,19 @@ def test_a_log_is_dropped_only_if_all_members_have_recorded_the_start(low_waterm
 
 
 @pytest.mark.invariant("I39")
+def test_a_comparison_with_an_earlier_leader_does_not_count_for_the_next_one() -> None:
+    cluster = CoreCluster(3)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.fetch(2)
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
+    assert state.matches_leader
+    step(state, msgspec.structs.replace(cluster.order(), leader_id=3, leader_epoch=1, partition_epoch=1))
+    assert not state.matches_leader
+
+
+@pytest.mark.invariant("I39")
 def test_an_answer_to_an_empty_log_does_not_count_as_a_comparison() -> None:
     state = follower()
     state.matches_leader = False
