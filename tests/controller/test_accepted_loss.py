@@ -60,6 +60,17 @@ def test_preview_offers_no_replica_that_cannot_lead() -> None:
     assert problems == ["is not registered", "has a damaged log: a hole", "does not answer"]
 
 
+@pytest.mark.parametrize("is_reported_by", ["its log", "its broker"])
+def test_preview_offers_no_replica_that_is_offline(is_reported_by: str) -> None:
+    """The broker says so with the log, or has said so before."""
+    state = cluster_state(1, 2, now=leadership(None, 3))
+    held = log(100, unavailable="the disk is full") if is_reported_by == "its log" else log(100)
+    if is_reported_by == "its broker":
+        state.offline_replicas = {1: frozenset([T0])}
+    offer = preview(state, T0, {1: {T0: held}, 2: {T0: log(5)}}, None)
+    assert (offer.chosen, offer.candidates[0].problem) == (2, "has an offline replica")
+
+
 def test_preview_of_an_unregistered_broker_does_not_report_another_directory() -> None:
     state = cluster_state(2, now=leadership(None, 3))
     offer = preview(state, T0, {2: {T0: log(9)}}, None)

@@ -34,7 +34,7 @@ from minibroker.runtime.ports import (
     WriteOutcomeUnknown,
 )
 from minibroker.simulation.world.world import SimulatedWorld
-from tests.controller.cluster import LISTENER, Cluster, OwnBroker, accept_topic_value
+from tests.controller.cluster import LISTENER, Cluster, OwnBroker, accept_topic_value, simulated
 from tests.controller.facts import T0
 
 OUTAGE_SECONDS = 20.0
@@ -139,6 +139,16 @@ async def contest_once(cluster: Cluster, coordination: Coordination) -> None:
 async def succeed_once(cluster: Cluster, coordination: Coordination) -> None:
     clock = cluster.world.runtime("observer").clock
     assert await succeed(coordination, clock, CANDIDATE, GONE) is None, "there is none to succeed"
+
+
+@simulated
+async def test_a_candidate_waits_for_a_controller_whose_failure_it_could_see(cluster: Cluster) -> None:
+    succession = Succession(cluster.observer, UNUSED, CANDIDATE, LISTENER, UNUSED, UNUSED)
+    await cluster.start()
+    waiting = asyncio.create_task(succession.failure_of_active_controller())
+    await asyncio.sleep(30)
+    assert not waiting.done()
+    waiting.cancel()
 
 
 async def read_the_controller(cluster: Cluster, coordination: Coordination) -> None:
