@@ -41,6 +41,20 @@ def make_again(directory: LogDirectory) -> PartitionLog:
 
 
 @pytest.mark.invariant("I44")
+def test_what_checkpoints_say_of_an_earlier_topic_of_that_name_is_not_believed(machine: Machine) -> None:
+    committed(machine)
+    machine.kill()
+    checkpoints = machine.open(incarnation_id="two")._checkpoints
+    unknown = TopicPartition("unknown", 0)
+    assert checkpoints.stored_high_watermark(PARTITION, TOPIC_ID) == COMMITTED
+    assert checkpoints.stored_high_watermark(PARTITION, None) == COMMITTED, "the log's files do not say whose it is"
+    assert checkpoints.stored_high_watermark(PARTITION, NEXT_ID) == 0
+    assert checkpoints.stored_high_watermark(unknown, None) == 0
+    assert checkpoints.stored_recovery_point(PARTITION, TOPIC_ID) == COMMITTED
+    assert checkpoints.stored_recovery_point(PARTITION, NEXT_ID) == 0
+
+
+@pytest.mark.invariant("I44")
 @pytest.mark.parametrize("is_power_cut", [False, True])
 def test_an_end_at_any_disk_call_while_a_topic_is_made_again_is_no_damage(is_power_cut: bool) -> None:
     for call in range(1, CALLS_MAX):
