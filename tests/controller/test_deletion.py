@@ -9,6 +9,7 @@ import pytest
 from minibroker.controller.core.broker_answers import events_of
 from minibroker.controller.core.control_requests import StopReplica
 from minibroker.controller.core.controller_state import ControllerState, Deletion
+from minibroker.controller.core.deletion import resume
 from minibroker.controller.core.events import (
     ControllerEffect,
     DeletionBegun,
@@ -57,6 +58,16 @@ def answered(
     error = PartitionError(topic_name="lines", partition_index=0, error_code=code)
     response = StopReplicaResponse(partition_errors=[error] if code else [])
     return [effect for event in events_of(broker(broker_id), request, response) for effect in step(state, event)]
+
+
+@pytest.mark.invariant("I35")
+def test_no_replica_is_deleted_before_zookeeper_knows_that_the_deletion_has_begun() -> None:
+    """The next controller would elect leaders again, among replicas of which some are gone."""
+    state = deleting(None)
+    step(state, DeletionsRequested(topics=("lines",)))
+    assert resume(state) == [], "a broker that comes meanwhile changes nothing"
+    assert [each for each in step(state, DeletionBegun(topic="lines")) if isinstance(each, Send)]
+    assert resume(state) != []
 
 
 def test_a_marker_of_a_deletion_under_way_holds_up_no_later_one() -> None:

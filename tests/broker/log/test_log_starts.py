@@ -218,6 +218,21 @@ def test_only_a_start_that_differs_from_the_recorded_one_is_written_and_none_of_
     assert (machine.storage.trace.events == before) is is_damaged
 
 
+@pytest.mark.parametrize(("high_watermark", "reason"), [(40, LogStartReason.RESET), (0, LogStartReason.CREATED)])
+def test_a_log_that_began_again_says_so_until_no_checkpoint_promises_more(
+    machine: Machine, high_watermark: int, reason: LogStartReason
+) -> None:
+    """Else the next start takes it for a log that has lost what the former one had."""
+    directory, log = synced(machine)
+    log.reset_to(0)
+    log.start_reason = LogStartReason.RESET
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    directory._checkpoints.high_watermarks[PARTITION] = high_watermark
+    directory._checkpoints._forget_former_logs()
+    assert log.start_reason is reason
+
+
 def test_a_start_that_falls_is_recorded_at_once(machine: Machine) -> None:
     """Otherwise new records below the old start would count as deleted after a crash."""
     _, log = synced(machine)
