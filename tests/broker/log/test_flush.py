@@ -72,6 +72,16 @@ def test_a_sync_of_all_metadata_waits_for_no_flush(machine: Machine) -> None:
     assert not log.unsynced
 
 
+def test_a_start_without_room_for_an_epoch_file_does_not_rely_on_this_boot(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 2)
+    log.epochs_stored = False
+    machine.storage.fail("replace_file", f"{log.directory}/{EPOCH_CHECKPOINT}", is_full=True)
+    assert not drive(directory._checkpoints.forget_lost_tails())
+    machine.storage.heal()
+    assert drive(directory._checkpoints.forget_lost_tails())
+
+
 class SlowSync:
     """Lets a test act during a sync off the loop."""
 
