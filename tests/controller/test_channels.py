@@ -70,6 +70,8 @@ def test_partitions_without_a_leadership_hold_up_no_orders_about_others() -> Non
     unknown = TopicPartition("gone", 0)
     for orders in (leader_and_isr, update_metadata):
         assert [each.partition for each in orders(state, [first, unknown, second, third])] == [second]
+    stops = stop_replica(state, [first, second, third], delete=False)
+    assert [each.partition for each in stops] == [second]
 
 
 # ------------------------------------------------------------------------------------------------------------ queue

@@ -15,8 +15,10 @@ from minibroker.controller.core.events import (
     DeletionBegun,
     DeletionsRequested,
     EraseTopic,
+    ReplicasFailed,
     Report,
     Send,
+    WriteLeaderships,
 )
 from minibroker.controller.core.steps import step
 from minibroker.protocol.errors import ErrorCode
@@ -27,7 +29,7 @@ from minibroker.protocol.wire.messages import (
     StopReplicaResponse,
     StopReplicaTopic,
 )
-from tests.controller.facts import broker, cluster_state, leadership
+from tests.controller.facts import T0, broker, cluster_state, leadership
 
 BEGUN = Deletion(is_started=True, is_recorded=True)
 
@@ -58,6 +60,19 @@ def answered(
     error = PartitionError(topic_name="lines", partition_index=0, error_code=code)
     response = StopReplicaResponse(partition_errors=[error] if code else [])
     return [effect for event in events_of(broker(broker_id), request, response) for effect in step(state, event)]
+
+
+@pytest.mark.parametrize("is_deleting", [True, False])
+@pytest.mark.parametrize("is_unreadable", [True, False])
+def test_a_replica_that_fails_ends_no_epoch_of_a_partition_that_is_left_alone(
+    is_deleting: bool, is_unreadable: bool
+) -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
+    state.deletions = {"lines": BEGUN} if is_deleting else {}
+    state.unreadable = frozenset([T0] if is_unreadable else [])
+    effects = step(state, ReplicasFailed(broker_id=3, broker_epoch=30, partitions=(T0,)))
+    writes = [each for each in effects if isinstance(each, WriteLeaderships)]
+    assert bool(writes) is not (is_deleting or is_unreadable)
 
 
 @pytest.mark.invariant("I35")

@@ -141,6 +141,13 @@ def test_a_member_with_a_later_epoch_still_needs_what_another_member_knows_commi
     assert "broker 2 has lost records" in choose(state, T0, NO_LEADER).reason
 
 
+def test_a_member_that_answers_no_more_is_waited_for_whatever_its_log_held() -> None:
+    state = cluster_state(again(1), now=leadership(None, 1), logs={1: log(60)})
+    state.unresponsive = frozenset([1])
+    found = standing(state, T0, NO_LEADER, 1)
+    assert (found.is_waited_for, found.must_be_asked, found.log) == (True, False, None)
+
+
 def test_a_log_of_another_topic_of_that_name_is_no_log() -> None:
     other = msgspec.structs.replace(log(60, whole_since=("i1",)), topic_id="another")
     found = standing(cluster_state(again(1), now=leadership(None, 1), logs={1: other}), T0, NO_LEADER, 1)

@@ -11,7 +11,7 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.unsynced_files import gather_all
+from minibroker.broker.log.unsynced_files import UnsyncedFiles, gather_all
 from minibroker.protocol.files.checkpoints import (
     EPOCH_CHECKPOINT,
     LOG_START,
@@ -70,6 +70,16 @@ def test_a_sync_of_all_metadata_waits_for_no_flush(machine: Machine) -> None:
     assert log.unsynced
     drive(directory.sync_metadata())
     assert not log.unsynced
+
+
+def test_a_directory_alone_is_something_to_sync() -> None:
+    """Its new names would be gone after a power cut."""
+    files = UnsyncedFiles()
+    assert not files
+    files.add_directory("/data/t-0")
+    assert files
+    assert files.take()
+    assert not files
 
 
 def test_a_start_without_room_for_an_epoch_file_does_not_rely_on_this_boot(machine: Machine) -> None:

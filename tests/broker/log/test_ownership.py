@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.broker.log import ownership
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.ownership import may_be_of
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files.damage_note import READ_MAX
 from minibroker.protocol.files.checkpoints import (
@@ -19,6 +21,7 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
+from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
@@ -199,6 +202,20 @@ def test_a_log_of_another_topic_hides_none_of_the_partition_that_was_set_aside_l
     found = directory.read_set_aside(PARTITION, 0, len(wanted))
     assert found is not None
     assert wanted.startswith(bytes(found))
+
+
+def test_a_directory_that_cannot_be_read_is_not_taken_for_the_partitions_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_logs(machine)
+    place = f"{PATH}/{PARTITION}"
+    assert may_be_of(machine.disk(), place, TOPIC_ID, PARTITION)
+
+    def fail(disk: object, directory: str) -> None:
+        raise DiskError(f"{directory} cannot be read")
+
+    monkeypatch.setattr(ownership, "read_claims", fail)
+    assert not may_be_of(machine.disk(), place, TOPIC_ID, PARTITION)
 
 
 def test_salvage_takes_only_records_of_the_partition(machine: Machine) -> None:
