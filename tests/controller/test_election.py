@@ -325,6 +325,15 @@ def balanced(led_elsewhere: int, total: int) -> ControllerState:
     return state
 
 
+def test_preferred_election_leaves_a_topic_alone_that_is_being_deleted_or_gone() -> None:
+    state = cluster_state(1, 2, now=leadership(2, 1, 2))
+    assert elect_preferred(state, T0, "preferred leader") is not None
+    state.deletions = {"lines": Deletion(is_started=True)}
+    assert elect_preferred(state, T0, "preferred leader") is None
+    state.deletions, state.topics = {}, {}
+    assert elect_preferred(state, T0, "preferred leader") is None
+
+
 def test_imbalance_counts_only_above_the_percentage() -> None:
     assert imbalanced_partitions(balanced(1, 10)) == []
     assert imbalanced_partitions(balanced(2, 10)) == [TopicPartition("lines", 0), TopicPartition("lines", 1)]
