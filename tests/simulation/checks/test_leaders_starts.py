@@ -18,6 +18,7 @@ A = TopicPartition("a", 0)
 EPOCH = 3
 LEADERS_START = 48
 NOTHING, POWER_LOSS, FAULTY = "nothing", "power loss", "faulty disk"
+LEADER_FAULTY = "faulty disk of the leader"
 
 
 class Replica:
@@ -65,6 +66,8 @@ def answer(leader_epoch: int, start: int | None, *, diverging: bool = False) -> 
         (FAULTY, answer(EPOCH - 1, LEADERS_START), 56, False),
         (FAULTY, answer(EPOCH, None), 56, False),
         (FAULTY, answer(EPOCH, LEADERS_START, diverging=True), 56, False),
+        (LEADER_FAULTY, None, 56, False),
+        (LEADER_FAULTY, answer(EPOCH, LEADERS_START), 56, True),
     ],
 )
 def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
@@ -75,7 +78,8 @@ def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A follower that led before has a start of its own which no other replica heard of; a segment that its disk lost
-    below that start looks deleted until the new leader answers (seed 17351561). A power loss may leave such a hole."""
+    below that start looks deleted until the new leader answers (seed 17351561). A power loss may leave such a hole. And
+    a leader's disk may hold an older start than the one that was recorded there (seed 17362972)."""
     cluster = SimulatedCluster(0, brokers=2)
     reference = ReferenceState(cluster, {"a": (1, 2, 1)})
     replicas = {1: replica(Role.LEADER, LEADERS_START, 40), 2: replica(Role.FOLLOWER, 64, first_offset)}
@@ -83,6 +87,8 @@ def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
     monkeypatch.setattr(reference, "states", lambda: [cast(ReferencePartition, SimpleNamespace(partition=A))])
     if happened == FAULTY:
         reference.faulty.add(2)
+    if happened == LEADER_FAULTY:
+        reference.faulty.add(1)
     checker = LeaderStartChecker(cluster, reference)
     inside = cluster.world.process("broker-2").context.run
     inside(checker.replica_loaded, replica(Role.FOLLOWER, 64, 40))
