@@ -142,9 +142,7 @@ class ClusterReader:
         leaderships = {each: state for each, state in leaderships.items() if each.topic in topics}
         return TopicsChanged(added=topics, leaderships=leaderships, unreadable=unreadable)
 
-    async def read_removed_states(
-        self, found: TopicsChanged, deletions: Collection[str] = ()
-    ) -> frozenset[TopicPartition]:
+    async def read_removed_states(self, found: TopicsChanged, deletions: Collection[str]) -> frozenset[TopicPartition]:
         """The partitions without a state that a leader has noted in the witness under the same topic id: another tool
         has removed their state, and which replicas have all records is not known. Each is reported. Those of
         `deletions` are left out: a controller removes their states."""

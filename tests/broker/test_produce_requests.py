@@ -1,6 +1,7 @@
 """The answer to a producer for everything that can be wrong with a Produce request."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -185,20 +186,24 @@ def test_a_timed_out_request_fails_and_its_record_may_still_appear() -> None:
     in_cluster(check)
 
 
+def handler_of(handle: Callable[[Any], None], now_ms: Callable[[], int]) -> ProduceHandler:
+    """All requests are for one partition, which `handle`s what it receives."""
+    log = SimpleNamespace(config=SimpleNamespace(max_message_bytes=1_000), producers=None)
+    partition = SimpleNamespace(topic_partition="t-0", log=log, is_of_topic=lambda _: True, handle=handle)
+    return ProduceHandler(
+        find_partition=lambda _: cast(Any, partition),
+        leader_hint=lambda *_: None,
+        is_known=lambda _: True,
+        now_ms=now_ms,
+        counters=BrokerCounters(),
+    )
+
+
 @pytest.mark.invariant("I26")
 def test_requests_of_the_same_millisecond_expire_in_their_order() -> None:
     """Several producers, or one with several partitions, send with the same timeout all the time."""
     now_ms, expired = 1_000, list[str]()
-    config = SimpleNamespace(max_message_bytes=1_000)
-    log = SimpleNamespace(config=config, producers=None)
-    partition = SimpleNamespace(topic_partition="t-0", log=log, is_of_topic=lambda _: True, handle=lambda _: None)
-    handler = ProduceHandler(
-        find_partition=lambda _: cast(Any, partition),
-        leader_hint=lambda *_: None,
-        is_known=lambda _: True,
-        now_ms=lambda: now_ms,
-        counters=BrokerCounters(),
-    )
+    handler = handler_of(lambda _: None, lambda: now_ms)
     for name in ("first", "second", "third"):
         request = SimpleNamespace(respond=lambda _, name=name: expired.append(name))
         handler.handle(cast(Any, request), produce_request(batch(b"value"), timeout_ms=50))
@@ -213,19 +218,7 @@ def test_requests_of_the_same_millisecond_expire_in_their_order() -> None:
 def test_the_deadline_of_an_answered_request_is_dropped_before_it_is_due() -> None:
     """Otherwise a broker would keep the requests of half a minute."""
     handled: list[Any] = []
-    partition = SimpleNamespace(
-        topic_partition="t-0",
-        log=SimpleNamespace(config=SimpleNamespace(max_message_bytes=1_000), producers=None),
-        is_of_topic=lambda _: True,
-        handle=lambda event: handled.extend(event.tokens),
-    )
-    handler = ProduceHandler(
-        find_partition=lambda _: cast(Any, partition),
-        leader_hint=lambda *_: None,
-        is_known=lambda _: True,
-        now_ms=lambda: 1_000,
-        counters=BrokerCounters(),
-    )
+    handler = handler_of(lambda event: handled.extend(event.tokens), lambda: 1_000)
     for _ in range(10):
         request = SimpleNamespace(respond=lambda _: None)
         handler.handle(cast(Any, request), produce_request(batch(b"value"), timeout_ms=30_000))
