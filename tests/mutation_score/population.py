@@ -18,6 +18,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
 from tests.mutation_score.removed_statement import RemoveCall, RemoveStateChange
+from tests.mutation_score.replaced_exception import ExceptionReplacer
 
 FOLDERS = ("broker", "client", "controller", "protocol")
 NEED_ARGUMENTS = {"VariableReplacer", "VariableInserter"}
@@ -64,7 +65,8 @@ def operators() -> dict[str, Any]:
     """By name."""
     provider = OperatorProvider()
     found = {name: provider[name]() for name in provider if name not in NEED_ARGUMENTS}
-    return {**found, "RemoveCall": RemoveCall(), "RemoveStateChange": RemoveStateChange()}
+    own = (RemoveCall(), RemoveStateChange(), ExceptionReplacer())
+    return {**found, **{type(operator).__name__: operator for operator in own}}
 
 
 def module_paths(root: Path) -> dict[str, Path]:

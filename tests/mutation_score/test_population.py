@@ -70,6 +70,29 @@ def test_changes_of_state_are_left_out_one_by_one_but_not_the_first() -> None:
     assert changed_lines(STATE, found[2]) == ["pass"]
 
 
+HANDLERS = """\
+try:
+    wake()
+except asyncio.CancelledError:
+    pass
+except (OSError, codec.Refused, a.b.C) as error:
+    pass
+except (KeyError):
+    pass
+"""
+
+
+def test_each_exception_of_a_handler_is_replaced_dotted_or_not() -> None:
+    found = [site for site in sites("tiny", HANDLERS) if "ExceptionReplacer" in dict(site.mutations)]
+    assert [changed_lines(HANDLERS, site)[0] for site in found] == [
+        "except CosmicRayTestingException:",
+        "except (CosmicRayTestingException, codec.Refused, a.b.C) as error:",
+        "except (OSError, CosmicRayTestingException, a.b.C) as error:",
+        "except (OSError, codec.Refused, CosmicRayTestingException) as error:",
+        "except (CosmicRayTestingException):",
+    ]
+
+
 def test_what_stands_in_a_handler_is_told_apart() -> None:
     found = {site.start[0]: site.in_handler for site in sites("tiny", STATE)}
     assert [line for line, is_in_handler in found.items() if is_in_handler] == [11, 13, 14]
