@@ -9,6 +9,7 @@ a higher controller epoch than ours means that we were deposed, if /controller_e
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
@@ -203,11 +204,15 @@ class ClusterReader:
             try:
                 return await self.patiently(lambda: self._coordination.get_children(path, watcher))
             except NoNode:
-                self._observer.notify(NodeMissing(path=path))
-            try:
-                await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
-            except (NodeExists, WriteOutcomeUnknown):
-                continue
+                await self.create_missing(path)
+
+    async def create_missing(self, path: str) -> None:
+        """Create a znode that every broker creates at its start, if another tool has removed it."""
+        if await self.exists(path):
+            return
+        self._observer.notify(NodeMissing(path=path))
+        with contextlib.suppress(NodeExists, WriteOutcomeUnknown):
+            await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
 
     async def exists(self, path: str) -> bool:
         return await self.patiently(lambda: self._coordination.exists(path)) is not None

@@ -184,14 +184,21 @@ class ClusterStore(ClusterReader):
                 CreateOp(path=znodes.topic_path(name), data=assignment.encode()),
                 CreateOp(path=znodes.partitions_path(name), data=b""),
             ]
+            is_taken = False
             try:
                 await self.multi(operations)
                 return
-            except (NodeExists, BadVersion, NoNode, WriteOutcomeUnknown):
-                there = await self.read_topic(name)
+            except NoNode:
+                await self.create_missing(znodes.TOPIC_CONFIGS)
+                await self.create_missing(znodes.BROKER_TOPICS)
+            except NodeExists:
+                is_taken = await self.exists(znodes.topic_path(name))
+            except (BadVersion, WriteOutcomeUnknown):
+                pass
+            there = await self.read_topic(name)
             if there is not None and there.topic_id == topic.topic_id:
                 return  # the answer was lost
-            if there is not None:
+            if there is not None or is_taken:  # also by a node that cannot be parsed
                 raise TopicExists(name)
 
     async def mark_deleted(self, name: str) -> None:
@@ -201,6 +208,8 @@ class ClusterStore(ClusterReader):
                 return
             except NodeExists:
                 return
+            except NoNode:
+                await self.create_missing(znodes.DELETE_TOPICS)
             except WriteOutcomeUnknown:
                 continue
 
@@ -211,6 +220,7 @@ class ClusterStore(ClusterReader):
                 await self.multi([SetOp(path=znodes.delete_topic_path(name), data=znodes.DELETION_BEGUN)])
                 return
             except NoNode:  # the marker was removed too late: the deletion has been decided
+                await self.create_missing(znodes.DELETE_TOPICS)
                 await self._create_unless_there(znodes.delete_topic_path(name))
             except WriteOutcomeUnknown:
                 continue
@@ -229,7 +239,9 @@ class ClusterStore(ClusterReader):
             try:
                 await self.multi([operation])
                 return config
-            except (BadVersion, NodeExists, NoNode, WriteOutcomeUnknown):
+            except NoNode:
+                await self.create_missing(path.rpartition("/")[0])
+            except (BadVersion, NodeExists, WriteOutcomeUnknown):
                 continue
 
     async def erase_topic(self, name: str) -> None:

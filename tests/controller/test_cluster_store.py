@@ -241,6 +241,49 @@ async def test_a_list_is_there_again_though_its_parent_was_removed_too(cluster: 
     assert await cluster.observer.exists(znodes.DELETE_TOPICS) is not None
 
 
+WITHOUT_PARENT: dict[str, tuple[str, str, Callable[[ClusterStore], Awaitable[object]]]] = {
+    "settings of a topic": (
+        znodes.TOPIC_CONFIGS,
+        znodes.topic_config_path(TOPIC),
+        lambda store: store.write_config(znodes.topic_config_path(TOPIC), lambda before: {"a": "1"}),
+    ),
+    "settings of a broker": (
+        znodes.BROKER_CONFIGS,
+        znodes.broker_config_path(1),
+        lambda store: store.write_config(znodes.broker_config_path(1), lambda before: {"a": "1"}),
+    ),
+    "topic, no settings": (znodes.TOPIC_CONFIGS, znodes.topic_path(TOPIC), lambda store: create(store)),
+    "topic, no topics": (znodes.BROKER_TOPICS, znodes.topic_path(TOPIC), lambda store: create(store)),
+    "marker": (znodes.DELETE_TOPICS, znodes.delete_topic_path(TOPIC), lambda store: store.mark_deleted(TOPIC)),
+    "begun": (znodes.DELETE_TOPICS, znodes.delete_topic_path(TOPIC), lambda store: store.begin_deletion(TOPIC)),
+}
+
+
+@pytest.mark.parametrize(("parent", "path", "write"), WITHOUT_PARENT.values(), ids=WITHOUT_PARENT)
+def test_a_write_whose_parent_another_tool_removed_creates_it_again(
+    parent: str, path: str, write: Callable[[ClusterStore], Awaitable[object]]
+) -> None:
+    """It was tried again without end and without a pause, and no failover came any more."""
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        store, _ = await store_on(cluster)
+        await cluster.observer.delete(parent)
+        await write(store)
+        assert await cluster.observer.exists(path) is not None
+
+    story()
+
+
+@simulated
+async def test_a_topic_whose_node_is_not_understood_exists(cluster: Cluster) -> None:
+    store, _ = await store_on(cluster)
+    await cluster.observer.create(znodes.topic_path(TOPIC), b"{")
+    with pytest.raises(TopicExists):
+        await create(store)
+    assert (await cluster.observer.get(znodes.topic_path(TOPIC)))[0] == b"{"
+
+
 @simulated
 async def test_a_new_partition_hides_no_removed_state_behind_it(cluster: Cluster) -> None:
     store, _ = await store_on(cluster)

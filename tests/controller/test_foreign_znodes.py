@@ -12,9 +12,17 @@ import pytest
 from minibroker.controller.cluster_reader import ClusterReader, shown
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.protocol import znodes
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import MAX_INT32, TopicPartition
-from minibroker.protocol.wire.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
+from minibroker.protocol.wire.messages import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    LeaderAndIsrRequest,
+    UpdateMetadataRequest,
+)
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_proposals import is_led
@@ -98,6 +106,19 @@ def test_an_unusable_znode_stops_no_failover(path: str, content: bytes, is_first
             await cluster.until(lambda: path not in controller.service.ignored_nodes())
 
     story()
+
+
+@simulated
+async def test_a_topic_node_that_is_not_understood_keeps_its_name_and_stops_no_failover(cluster: Cluster) -> None:
+    """Its creation was tried without end, and the controller did nothing else."""
+    await cluster.start(1, 2, 3)
+    await plant(cluster, znodes.topic_path("odd"), b"{")
+    controller = await cluster.controller()
+    answer = await cluster.ask(controller, CreateTopicsRequest(topics=[CreatableTopic(name="odd")]))
+    assert isinstance(answer, CreateTopicsResponse)
+    assert [each.error_code for each in answer.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert (await cluster.observer.get(znodes.topic_path("odd")))[0] == b"{"
+    await fails_over(cluster, controller)
 
 
 READ: dict[str, tuple[str, bytes | None, Callable[[ClusterReader], Awaitable[object]]]] = {
@@ -258,6 +279,8 @@ def test_an_exchanged_topic_id_causes_no_order_to_replace_the_logs(is_first: boo
             controller = await cluster.controller(name="next", broker_id=101)
         await fails_over(cluster, controller)
         assert "another" not in topic_ids(cluster.brokers[2], "forged")
+        if is_first:
+            assert "of another topic id than another" in controller.service.ignored_nodes()[path]
         await cluster.observer.set(path, original)
         await controller.stop()
         await cluster.controller(name="last", broker_id=102)
