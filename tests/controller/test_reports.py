@@ -24,6 +24,7 @@ from minibroker.protocol.events.controller_events import (
     ControllerResigned,
     LeadershipChanged,
     PartitionStateReread,
+    TopicDeleted,
 )
 from minibroker.protocol.events.event_base import INFO, WARNING, ClusterEvent
 from minibroker.protocol.wire.messages import DeleteTopicsRequest, Response
@@ -52,6 +53,15 @@ async def test_each_written_leadership_is_told_with_its_reason(cluster: Cluster)
         "lines-0: leader 1 -> 2, epoch 0 -> 1, ISR [1, 2] -> [2]: broker 1 is gone",
         "lines-1: leader 2, epoch 0 -> 1, ISR [2, 1] -> [2]: broker 1 is gone",
     ]
+
+
+@simulated
+async def test_a_topic_that_is_gone_is_told_once_and_not_known_any_more(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.ask(controller, DeleteTopicsRequest(topic_names=["lines"], timeout_ms=5_000))
+    assert [each.topic for each in controller.events if isinstance(each, TopicDeleted)] == ["lines"]
 
 
 @simulated

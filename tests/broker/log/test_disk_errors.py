@@ -60,6 +60,7 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
         lambda: append(other, 1),
         lambda: other.truncate_to(2),
         lambda: other.reset_to(2),
+        lambda: other.trim_before(other.log_end_offset, drops_all=True),
         lambda: other.write_epoch_entries([(1, 0)]),
         lambda: drive(other.flush()),
         lambda: directory.create_log(TopicPartition("third", 0), "third-id", SMALL),

@@ -456,6 +456,19 @@ def test_a_restart_on_a_full_disk_works(machine: Machine) -> None:
     assert log.read(0, 1_000_000, 40).next_offset == 40
 
 
+def test_a_scan_of_several_segments_needs_no_room_for_its_snapshots(machine: Machine) -> None:
+    config = LogConfig(segment_bytes=500, index_interval_bytes=100)
+    start_with(machine, 20, config)
+    machine.kill()
+    for name in machine.file_names(".snapshot"):
+        machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
+    machine.storage.capacity_bytes = machine.storage.used_bytes
+    _, log = machine.open_log(config)
+    assert log.segment_count > 2
+    assert (log.log_end_offset, machine.file_names(".snapshot")) == (40, [])
+    check_log(log)
+
+
 @pytest.mark.invariant("I12", "I13", "I15")
 @pytest.mark.parametrize("scan_bytes", [61, 100, 200, 1_000])
 def test_batches_are_read_whole_at_any_position_in_the_chunks_of_a_scan(

@@ -80,6 +80,14 @@ def test_a_compared_log_is_kept_if_its_leader_starts_at_its_end() -> None:
     assert trim.drops_all
 
 
+@pytest.mark.invariant("I39")
+def test_records_that_continue_the_log_have_compared_it_before_they_are_appended() -> None:
+    state = follower()
+    state.matches_leader = False
+    step(state, answer(0, records=1))
+    assert state.matches_leader
+
+
 @pytest.mark.invariant("I39", "I44")
 @pytest.mark.parametrize(("low_watermark", "drops_all"), [(0, False), (1, False), (END, True)])
 def test_a_log_is_dropped_only_if_all_members_have_recorded_the_start(low_watermark: int, drops_all: bool) -> None:

@@ -341,6 +341,12 @@ def test_any_invalid_bytes_raise_the_declared_error(content: bytes) -> None:
         ProducerStates.load(content)
 
 
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93", b"\x93\x02\xc0\xa1\xff", b"\x91" * 5_000], ids=len)
+def test_bytes_with_a_valid_checksum_that_do_not_decode_raise_the_declared_error(body: bytes) -> None:
+    with pytest.raises(CorruptSnapshot, match="does not decode"):
+        ProducerStates.load(struct.pack(">I", crc32c(body)) + body)
+
+
 @pytest.mark.parametrize("position", range(0, 36, 3))
 def test_a_flipped_bit_is_noticed(position: int) -> None:
     content = bytearray(states_after(batch(0), batch(1, offset=1), batch(0, producer=9, offset=2)).snapshot())
