@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from minibroker.broker.log.segments.tail_cache import ENTRY_OVERHEAD_BYTES, LogTail, TailCache
-from tests.broker.log.machine import Batch, make_batch
+from tests.broker.log.machine import Batch, Machine, append, make_batch
 
 SIZE = len(make_batch(0)[1])
 COST = SIZE + ENTRY_OVERHEAD_BYTES
@@ -115,6 +115,14 @@ def test_parts_of_a_frame_that_is_mostly_batches_are_not_copied() -> None:
     found = tail.read(0, 1_000_000, 20)
     assert found is not None
     assert all(part is view for part, (_, view) in zip(found[0], views, strict=True))
+
+
+def test_a_log_that_is_closed_holds_no_batches(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 5)
+    assert first_held(log._tail) == 0
+    log.close()
+    assert first_held(log._tail) is None
 
 
 def test_evicted_entries_do_not_accumulate() -> None:

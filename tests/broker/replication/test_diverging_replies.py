@@ -26,6 +26,22 @@ def test_a_diverging_reply_does_not_move_the_high_watermark() -> None:
     assert state.high_watermark == 0
 
 
+@pytest.mark.parametrize(("leader_end", "is_below"), [(2, False), (1, True)])
+def test_a_truncation_counts_as_one_below_the_high_watermark_only_below_it(leader_end: int, is_below: bool) -> None:
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    for value in "abc":
+        cluster.produce(1, value)
+        cluster.fetch(2)
+    state = cluster.replicas[2].state
+    state.high_watermark, state.phase = 2, AskingEpochEnd(0)
+    answer = ev.EpochEndAnswered(
+        leader_epoch=0, asked_epoch=0, error_code=ErrorCode.NONE, epoch=0, end_offset=leader_end
+    )
+    (cut,) = [each for each in step(state, answer) if isinstance(each, ev.TruncateTo)]
+    assert (cut.end_offset, cut.below_high_watermark) == (leader_end, is_below)
+
+
 def _diverging(state: ReplicaState) -> list[str]:
     """Kinds of the effects of a reply that reports a divergence."""
     state.phase = Fetching()
