@@ -65,19 +65,16 @@ def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:
 
 
 def resolve_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """Answer the waiters that the high watermark covers. The ISR is checked again: it may have shrunk since."""
+    """Answer the waiters that the high watermark covers. It rises only while the ISR is large enough."""
     done = 0
-    enough = len(state.maximal_in_sync_replicas) >= state.effective_min_insync_replicas
     for waiter in state.waiters:
         if waiter.required_offset > state.high_watermark:
             break
         done += 1
         if waiter.leader_epoch != state.leader_epoch:
             effects.append(AnswerProduce(tokens=waiter.tokens, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        elif enough:
-            effects.append(AnswerProduce(tokens=waiter.tokens, base_offset=waiter.base_offset))
         else:
-            effects.append(_after_append(state, waiter))
+            effects.append(AnswerProduce(tokens=waiter.tokens, base_offset=waiter.base_offset))
     del state.waiters[:done]
 
 

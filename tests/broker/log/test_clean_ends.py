@@ -117,6 +117,13 @@ def test_a_log_that_begins_behind_its_recorded_start_says_which_file_does_not_ex
     assert log.damage == f"the log begins at {second}, {why} log-start file explains only 0"
 
 
+def test_a_clean_stop_writes_the_producers_at_the_end(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 3)
+    drive(directory.close(True, {}))
+    assert machine.file_names(".snapshot") == [f"{log.log_end_offset:020d}.snapshot"]
+
+
 @pytest.mark.invariant("I10", "I21")
 def test_a_clean_stop_syncs_each_log_of_a_directory_however_many_at_once(machine: Machine) -> None:
     directory = machine.open()

@@ -68,6 +68,7 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
         lambda: drive(directory.checkpoint_recovery_points()),
         lambda: drive(other.record_start()),
         lambda: other.offset_for_timestamp(0, 10),
+        lambda: other.check_at(0),
     ):
         with pytest.raises(StorageOffline, match=r"/data is offline: cannot append"):
             call()

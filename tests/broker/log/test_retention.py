@@ -150,6 +150,8 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(machine: Machine)
     assert drive(log.remove_deleted(NOW + 59_999)) == 0
     assert drive(log.remove_deleted(NOW + 60_000)) >= renamed
     assert machine.file_names(".deleted") == []
+    logs = {name.removesuffix(".log") for name in machine.file_names(".log")}
+    assert {name.split(".")[0] for suffix in ("index", ".snapshot") for name in machine.file_names(suffix)} <= logs
 
 
 def test_files_whose_delay_was_shortened_go_before_earlier_ones(machine: Machine) -> None:

@@ -89,6 +89,11 @@ def test_the_next_batch_of_the_same_producer_continues_the_one_before(after: Bat
     assert continues(batch(3, 2), after) is is_next
 
 
+def test_a_batch_of_the_first_producer_id_continues_only_the_one_before() -> None:
+    before = batch(3, 2, producer=0)
+    assert [continues(before, batch(sequence, producer=0)) for sequence in (4, 5, 6)] == [False, True, False]
+
+
 def test_batches_without_a_producer_continue_each_other() -> None:
     assert continues(batch(-1, producer=-1, epoch=-1), batch(-1, producer=-1, epoch=-1))
 
