@@ -1,6 +1,7 @@
 """Failures of the active controller: candidates in the processes of registered brokers."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.detection.succession import Succession
 from minibroker.protocol import znodes
 from minibroker.protocol.znodes import BrokerRegistration, ControllerNode
-from minibroker.runtime.ports import CoordinationUnavailable, Stat
+from minibroker.runtime.ports import CoordinationUnavailable, NoNode, Stat
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.controller.cluster import SESSION_MS, Candidate, Cluster, simulated
 
@@ -207,6 +208,27 @@ def test_a_controller_is_watched_where_both_znodes_are_of_one_session(
     current = SimulatedWorld().run(succession._read())
     found = None if current is None else (current.broker_id, current.broker_epoch, current.controller_epoch)
     assert found == ((1, 40, 5) if is_known else None)
+
+
+def test_without_a_controller_its_node_is_looked_for_from_time_to_time() -> None:
+    asked: list[str] = []
+
+    async def get(path: str) -> tuple[bytes, Stat]:
+        await asyncio.sleep(0.001)
+        asked.append(path)
+        raise NoNode(path)
+
+    unused = cast(Any, None)
+    candidate = cast(Any, SimpleNamespace(broker_id=2))
+    succession = Succession(cast(Any, SimpleNamespace(get=get)), unused, candidate, "INTERNAL", unused, unused)
+
+    async def wait_for_a_failure() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5.5):
+                await succession.failure_of_active_controller()
+
+    SimulatedWorld().run(wait_for_a_failure())
+    assert 5 <= len(asked) <= 6
 
 
 def test_a_successor_waits_while_zookeeper_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,15 @@ def test_retention_by_age_keeps_younger_segments(machine: Machine) -> None:
     assert log.segment_count > 1
 
 
+def test_a_disk_that_does_not_tell_the_age_takes_the_directory_offline(machine: Machine) -> None:
+    directory, log = machine.open_log(BY_AGE)
+    append(log, 40)
+    machine.storage.fail("read")
+    with pytest.raises(DiskError):
+        retention_start(log, 80, NOW)
+    assert directory.offline
+
+
 def test_a_segment_is_as_old_as_its_last_append(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
     append(log, 3)
