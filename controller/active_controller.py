@@ -157,10 +157,8 @@ class ActiveController:
         state.brokers = await self._read_brokers()
         names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
         markers = await self.store.read_deletions(self._watcher("deletions", self._reread_deletions))
-        found = await self.store.read_topics(names)
-        removed = await self.store.read_removed_states(found, markers)
-        state.topics, state.leaderships = found.added, found.leaderships
-        state.unreadable = found.unreadable | removed
+        found = await self.store.without_contradicted_states(await self.store.read_topics(names), markers)
+        state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
         begun = await self.store.read_begun(markers)
         deletions = {name: Deletion(is_started=name in begun, is_recorded=name in begun) for name in markers}
         state.deletions = {name: deletions[name] for name in markers if name in state.topics}
@@ -274,7 +272,7 @@ class ActiveController:
         names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
         added = [name for name in names if name not in self.state.topics]
         removed = tuple(sorted(name for name in self.state.topics if name not in names))
-        found = await self.store.read_topics(added)
+        found = await self.store.without_contradicted_states(await self.store.read_topics(added), self.state.deletions)
         await self.process(msgspec.structs.replace(found, removed=removed))
 
     async def _reread_deletions(self) -> None:

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.controller_state import Leadership, RegisteredBroker, Topic
 from minibroker.controller.core.events import TopicsChanged
@@ -143,26 +145,32 @@ class ClusterReader:
         leaderships = {each: state for each, state in leaderships.items() if each.topic in topics}
         return TopicsChanged(added=topics, leaderships=leaderships, unreadable=unreadable)
 
-    async def read_removed_states(self, found: TopicsChanged, deletions: Collection[str]) -> frozenset[TopicPartition]:
-        """The partitions without a state that a leader has noted in the witness under the same topic id: another tool
-        has removed their state, and which replicas have all records is not known. Each is reported. Those of
-        `deletions` are left out: a controller removes their states."""
+    async def without_contradicted_states(self, found: TopicsChanged, deletions: Collection[str]) -> TopicsChanged:
+        """The same without the states that a leader's note in the witness contradicts, which is of the same topic id
+        and of a later leader epoch, or of any if there is no state: another tool has removed the state or set it back.
+        A next epoch would be one that a broker may have led already. Each is reported. Topics of `deletions` stay as
+        they are: a controller removes their states."""
         ids = {name: topic.topic_id for name, topic in found.added.items() if name not in deletions}
         partitions = [TopicPartition(name, number) for name in ids for number in sorted(found.added[name].assignment)]
-        missing = [each for each in partitions if each not in found.leaderships and each not in found.unreadable]
-        removed: set[TopicPartition] = set()
-        notes = await self._read_witness(missing)
-        for partition in missing:
-            epochs = [note.leader_epoch for note in notes[partition] if note.topic_id == ids[partition.topic]]
-            if epochs:
-                self.leave_removed_state(partition, max(epochs))
-                removed.add(partition)
-        return frozenset(removed)
+        partitions = [each for each in partitions if each not in found.unreadable]
+        leaderships, unreadable = dict(found.leaderships), set(found.unreadable)
+        notes = await self._read_witness(partitions)
+        for partition in partitions:
+            noted = max(
+                (each.leader_epoch for each in notes[partition] if each.topic_id == ids[partition.topic]), default=-1
+            )
+            state = leaderships.get(partition)
+            if noted > (-1 if state is None else state.leader_epoch):
+                self.leave_contradicted_state(partition, state, noted)
+                leaderships.pop(partition, None)
+                unreadable.add(partition)
+        return msgspec.structs.replace(found, leaderships=leaderships, unreadable=frozenset(unreadable))
 
-    def leave_removed_state(self, partition: TopicPartition, leader_epoch: int) -> None:
-        """Report that this partition has been led under this epoch and has no state any more."""
-        epoch = f"a leader epoch above {leader_epoch} and those in `minibroker replicas`"
-        why = f"another tool removed it; write it again with {epoch}, or delete the topic"
+    def leave_contradicted_state(self, partition: TopicPartition, state: Leadership | None, known_epoch: int) -> None:
+        """Report that this partition has been led under `known_epoch`, and has no state any more or an older one."""
+        epoch = f"a leader epoch above {known_epoch} and those in `minibroker replicas`"
+        what = "removed it" if state is None else f"set it back to leader epoch {state.leader_epoch}"
+        why = f"another tool {what}; write it again with {epoch}, or delete the topic"
         self._leave_state_alone(znodes.partition_state_path(partition), why)
 
     async def _read_witness(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, list[PartitionWitness]]:

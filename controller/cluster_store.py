@@ -104,6 +104,10 @@ class ClusterStore(ClusterReader):
                 now = stored[change.partition]
                 if now is not None and _is_what_we_wanted(now, change):
                     written.append(msgspec.structs.replace(change, after=now))
+                elif now is not None and (known_epoch := _epoch_before_set_back(now, change)) is not None:
+                    self.leave_contradicted_state(change.partition, now, known_epoch)
+                    lost[change.partition] = None
+                    broken |= {change.partition}
                 elif now == change.before and change.partition not in unreadable:
                     pending.append(change)
                 else:
@@ -128,7 +132,7 @@ class ClusterStore(ClusterReader):
                 continue
             topic = await self.read_topic(partition.topic)
             if topic is not None and before.topic_id in ("", topic.topic_id):
-                self.leave_removed_state(partition, before.leader_epoch)
+                self.leave_contradicted_state(partition, None, before.leader_epoch)
                 removed.add(partition)
         return frozenset(removed)
 
@@ -310,6 +314,14 @@ def _as_written(change: PartitionChange) -> PartitionChange:
     """ZooKeeper counts versions by one; the first is 0."""
     version = 0 if change.before is None else change.before.partition_epoch + 1
     return msgspec.structs.replace(change, after=msgspec.structs.replace(change.after, partition_epoch=version))
+
+
+def _epoch_before_set_back(now: Leadership, change: PartitionChange) -> int | None:
+    """The known leader epoch, if the stored one is earlier: only another tool writes that. Else None."""
+    known = change.before
+    if known is None or now.topic_id != known.topic_id or now.leader_epoch >= known.leader_epoch:
+        return None
+    return known.leader_epoch
 
 
 def _is_what_we_wanted(now: Leadership, change: PartitionChange) -> bool:

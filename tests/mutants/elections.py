@@ -187,12 +187,12 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.active_controller",
-                "        removed = await self.store.read_removed_states(found, markers)\n",
-                "        removed: frozenset[TopicPartition] = frozenset()\n",
+                "        found = await self.store.without_contradicted_states(await self.store.read_topics(names), markers)\n",
+                "        found = await self.store.read_topics(names)\n",
             ),
         ),
         schedule=UnitTest(
-            "tests/controller/test_removed_states.py"
+            "tests/controller/test_contradicted_states.py"
             "::test_a_new_controller_leaves_a_partition_alone_that_was_led_and_has_no_state"
         ),
     ),

@@ -1,4 +1,7 @@
-"""A partition whose state another tool has removed is not a new one: none is elected for it until it is repaired."""
+"""A state that another tool has removed or set back contradicts what is known of its partition.
+
+No leader is elected for it until it is repaired: a leader epoch that is given twice has two leaders.
+"""
 
 from __future__ import annotations
 
@@ -136,3 +139,69 @@ async def test_a_topic_whose_state_was_removed_can_be_deleted_and_created_again(
     await cluster.create(controller, "lines", [[1, 2, 3]])
     await cluster.until(lambda: has_state(cluster))
     assert controller.service.ignored_nodes() == {}
+
+
+@pytest.mark.invariant("I17", "I27")
+@simulated
+async def test_a_new_controller_leaves_a_state_alone_that_is_older_than_a_leader_has_noted(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    await note(cluster, 2, await topic_id(cluster), leader_epoch=3)
+    await controller.stop()
+    before = await cluster.observer.get(STATE)
+    controller = await next_controller(cluster)
+    await cluster.kill_broker(1)
+    await asyncio.sleep(5)
+    assert await cluster.observer.get(STATE) == before
+    assert "above 3" in controller.service.ignored_nodes()[STATE]
+
+
+@pytest.mark.parametrize("leader_epoch", [0, 1])
+def test_a_state_as_new_as_the_notes_counts(leader_epoch: int) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        controller = await before_removal(cluster)
+        await cluster.change_state("lines", leader_epoch=1)
+        await note(cluster, 2, await topic_id(cluster), leader_epoch)
+        await note(cluster, 3, "another id", leader_epoch=7)
+        await controller.stop()
+        controller = await next_controller(cluster)
+        await cluster.kill_broker(1)
+        await cluster.until(lambda: is_led_by(cluster, 2))
+        assert controller.service.ignored_nodes() == {}
+
+    story()
+
+
+async def is_led_by(cluster: Cluster, broker_id: int) -> bool:
+    return (await cluster.state("lines")).leader == broker_id
+
+
+@pytest.mark.invariant("I17", "I27")
+@simulated
+async def test_a_topic_that_is_removed_and_put_back_under_a_controller_does_not_begin_again(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    await note(cluster, 1, await topic_id(cluster), leader_epoch=0)
+    content, _ = await cluster.observer.get(znodes.topic_path("lines"))
+    for path in (STATE, znodes.partition_path(PARTITION), znodes.partitions_path("lines"), znodes.topic_path("lines")):
+        await cluster.observer.delete(path)
+    await asyncio.sleep(1)
+    await cluster.observer.create(znodes.topic_path("lines"), content)
+    await cluster.until(lambda: STATE in controller.service.ignored_nodes())
+    await asyncio.sleep(5)
+    assert not await has_state(cluster)
+
+
+@pytest.mark.invariant("I17", "I27")
+@simulated
+async def test_an_older_state_that_is_written_under_a_controller_is_not_built_upon(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    older, _ = await cluster.observer.get(STATE)
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: is_led_by(cluster, 2))
+    await cluster.observer.set(STATE, older)
+    await cluster.kill_broker(2)
+    await cluster.until(lambda: STATE in controller.service.ignored_nodes())
+    await asyncio.sleep(5)
+    assert (await cluster.observer.get(STATE))[0] == older
+    assert "above 1" in controller.service.ignored_nodes()[STATE]
+    assert controller.service.is_active
