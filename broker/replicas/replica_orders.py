@@ -20,7 +20,7 @@ from minibroker.broker.replicas.observations import OrderAdmitted
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.damage import may_reset
-from minibroker.broker.replication.replica import is_stale
+from minibroker.broker.replication.replica import contradiction, is_stale
 from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.replica_events import LogMissing
@@ -60,6 +60,9 @@ class LocalReplicas(Protocol):
     def drop(self, topic_partition: TopicPartition, reason: str) -> None:
         """Stop the replica and delete its log. Raises DiskError."""
         ...
+
+
+OLDER_STATE_CURE = "write it again, with a leader epoch above those in `minibroker replicas` and in the logs"
 
 
 class ReplicaOrders:
@@ -138,6 +141,8 @@ class ReplicaOrders:
             partition = self._repairs.reset(partition, topic.topic_id, topic_config)
         if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if (why := contradiction(partition.state, event)) is not None:
+            log.error("%s: %s: an older state was put into ZooKeeper (%s)", topic_partition, why, OLDER_STATE_CURE)
         if is_stale(partition.state, event):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         partition.configure(replicas.replication_config(topic_config), log_config(topic_config))

@@ -81,6 +81,8 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
     the ISR (KAFKA-13790); after StopReplica or fencing the same order counts again. A fenced leader needs an order to
     its new registration, and no other will come: it counts even if the answer to AlterPartition, which has a newer
     partition epoch, was faster."""
+    if contradiction(state, event) is not None:
+        return True
     if state.leader_epoch is None or event.leader_epoch > state.leader_epoch:
         return False
     if event.leader_id == state.config.broker_id and event.leader_epoch == state.forfeited_epoch:
@@ -88,6 +90,22 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
     if event.leader_epoch < state.leader_epoch:
         return True
     return event.partition_epoch < state.partition_epoch and not (state.fenced and state.is_leader)
+
+
+def contradiction(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> str | None:
+    """Why no controller that builds on the newest state in ZooKeeper can have sent this order; None if one can. Another
+    tool has set that state back. Obeyed, the order would give one leader epoch two leaders, and no replica could tell
+    their records apart."""
+    if event.leader_id is None:
+        return None
+    if event.leader_epoch == state.leader_epoch and state.leader_id not in (None, event.leader_id):
+        epoch = event.leader_epoch
+        return f"broker {event.leader_id} is to lead leader epoch {epoch}, which broker {state.leader_id} leads"
+    leads_already = state.is_leader and event.leader_epoch == state.leader_epoch
+    latest = state.epoch_history.latest_epoch
+    if event.leader_id != state.config.broker_id or leads_already or latest is None or event.leader_epoch > latest:
+        return None
+    return f"it is to lead leader epoch {event.leader_epoch}, and its log has reached epoch {latest}"
 
 
 def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:

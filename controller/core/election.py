@@ -28,6 +28,9 @@ from minibroker.controller.core import restarted_members
 from minibroker.controller.core.controller_state import ControllerState, Leadership, check_leadership
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
+LOG_EPOCH_MAX = 2**30
+"""A later leader epoch in a log is a flipped bit: no cluster has so many elections, and few more would fit."""
+
 
 class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
     """A decision: this partition is to become `after`, provided that it is `before` (None: it does not exist)."""
@@ -184,7 +187,7 @@ def _change(
         return None
     after = Leadership(
         leader=leader,
-        leader_epoch=before.leader_epoch + 1,
+        leader_epoch=max(before.leader_epoch, _latest_epoch_in_logs(state, partition)) + 1,
         in_sync_replicas=tuple(members),
         incarnations=incarnations,
         directories=_directories(state, before, leader, members),
@@ -195,6 +198,18 @@ def _change(
     )
     check_leadership(after, state.assignment(partition))
     return PartitionChange(partition=partition, before=before, after=after, reason=reason)
+
+
+def _latest_epoch_in_logs(state: ControllerState, partition: TopicPartition) -> int:
+    """The latest leader epoch that a reported sound log of this topic has reached; -1 if none is known. It is above the
+    recorded one only after an older copy of ZooKeeper's data was put in."""
+    logs = [logs[partition] for logs in state.logs.values() if partition in logs]
+    epochs = [
+        each.last_epoch
+        for each in logs
+        if each.damage is None and not restarted_members.is_of_another_topic(state, partition, each)
+    ]
+    return max((each for each in epochs if each <= LOG_EPOCH_MAX), default=-1)
 
 
 def _incarnations(

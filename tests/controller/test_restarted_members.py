@@ -12,7 +12,7 @@ from minibroker.controller.core.controller_state import (
     RegisteredBroker,
     ReplicaLog,
 )
-from minibroker.controller.core.election import elect
+from minibroker.controller.core.election import LOG_EPOCH_MAX, elect
 from minibroker.controller.core.events import (
     AnswersDue,
     AskLogs,
@@ -192,6 +192,27 @@ def test_an_unclean_election_prefers_a_replica_that_may_have_records(
 
 # ------------------------------------------------------------------------------------------------------------ no log
 @pytest.mark.invariant("I28")
+@pytest.mark.invariant("I17", "I18")
+@pytest.mark.parametrize(
+    ("others", "epoch"),
+    [
+        (log(9, epoch=9), 10),
+        (log(9, epoch=4), 6),
+        (log(9, epoch=9, damage="a test says so"), 6),
+        (msgspec.structs.replace(log(9, epoch=9), topic_id="another"), 6),
+        (log(9, epoch=LOG_EPOCH_MAX + 1), 6),
+    ],
+    ids=["later", "earlier", "damaged", "of another topic", "flipped bit"],
+)
+def test_a_new_epoch_is_above_those_of_all_logs(others: ReplicaLog, epoch: int) -> None:
+    """An older copy of ZooKeeper's data had it given twice: records of two leaders under one epoch cannot be told
+    apart."""
+    logs = {1: log(9, whole_since=("i1",)), 2: others}
+    after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
+    assert after is not None
+    assert (after.leader, after.leader_epoch) == (1, epoch)
+
+
 def test_the_only_member_does_not_lead_without_a_log_that_it_may_have_had() -> None:
     state = cluster_state(again(3), now=leadership(None, 3), logs={3: log(0, exists=False)})
     assert elected(state) is None

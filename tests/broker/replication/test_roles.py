@@ -7,9 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.leader import FetchRefused, refuse_fetch
 from minibroker.broker.replication.producer_state import Duplicate
-from minibroker.broker.replication.replica import is_stale, step
+from minibroker.broker.replication.replica import contradiction, is_stale, step
 from minibroker.broker.replication.state import (
     Fetching,
     Halted,
@@ -265,6 +266,43 @@ def test_a_fenced_leader_answers_all_and_goes_on_when_the_fence_is_lifted() -> N
     later_ms = cluster.now_ms + state.config.replica_lag_time_max_ms + 1
     assert kinds(step(state, ev.BrokerUnfenced(now_ms=later_ms))) == ["HighWatermarkRose"]
     assert not state.fenced
+
+
+def lead(leader_id: int, leader_epoch: int) -> ev.LeaderAndIsrReceived:
+    return ev.LeaderAndIsrReceived(
+        now_ms=0,
+        leader_id=leader_id,
+        leader_epoch=leader_epoch,
+        partition_epoch=9,
+        in_sync_replicas=(1, 2),
+        assignment=(1, 2),
+    )
+
+
+@pytest.mark.invariant("I17")
+@pytest.mark.parametrize("leader_id", [2, 3])
+def test_an_order_that_names_a_second_leader_of_the_epoch_is_refused(leader_id: int) -> None:
+    """Another tool had set the epoch back in ZooKeeper."""
+    state = following()
+    order = lead(leader_id, 0)
+    assert contradiction(state, order) == f"broker {leader_id} is to lead leader epoch 0, which broker 1 leads"
+    assert step(state, order) == []
+    assert (state.role, state.leader_id) == (Role.FOLLOWER, 1)
+    assert contradiction(state, lead(leader_id, 1)) is None
+
+
+@pytest.mark.invariant("I17", "I18")
+@pytest.mark.parametrize(("leader_epoch", "is_refused"), [(0, True), (8, True), (9, True), (10, False)])
+def test_no_replica_leads_an_epoch_that_its_log_has_reached(leader_epoch: int, is_refused: bool) -> None:
+    """Its epoch history would lose what it has of later epochs, and the followers could not be compared with it."""
+    history = EpochHistory([(0, 0), (5, 100), (9, 400)])
+    state = ReplicaState(config=ReplicationConfig(broker_id=2), epoch_history=history, log_end_offset=500)
+    assert contradiction(state, lead(1, leader_epoch)) is None, "it may follow, and is cut"
+    order = lead(2, leader_epoch)
+    assert (contradiction(state, order) is not None) == is_refused
+    step(state, order)
+    assert (state.role is Role.LEADER) != is_refused
+    assert state.epoch_history.entries[:3] == [(0, 0), (5, 100), (9, 400)]
 
 
 def test_a_fence_changes_nothing_for_a_follower() -> None:
