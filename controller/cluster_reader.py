@@ -59,6 +59,17 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
+SETTINGS_WHILE_UNKNOWN = {
+    "min.insync.replicas": "2",
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "unclean.leader.election.enable": "false",
+}
+"""Of a topic whose settings cannot be read: the brokers' defaults could delete or lose records that its own settings
+keep."""
+UNTIL_WRITTEN_AGAIN = "until its settings are written again (`topic alter`), its records are kept whatever their age"
+
+
 class Deposed(Exception):
     """Another controller was elected, or the session is over: nothing may be written or sent any more."""
 
@@ -193,16 +204,23 @@ class ClusterReader:
             return {}
 
     async def read_config(self, path: str) -> tuple[dict[str, str], Stat | None]:
+        """The settings in this node, and its version. Of a topic they are never missing: a node that another tool has
+        removed or damaged is reported, and records are kept until its settings are written again."""
+        is_topic = path.startswith(f"{znodes.TOPIC_CONFIGS}/")
+        unknown = SETTINGS_WHILE_UNKNOWN if is_topic else {}
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
         except NoNode:
-            self.ignored_nodes.remove(path)
-            return {}, None
+            if is_topic:
+                self._ignore(path, f"another tool removed it; {UNTIL_WRITTEN_AGAIN}")
+            else:
+                self.ignored_nodes.remove(path)
+            return dict(unknown), None
         try:
             config = ConfigNode.decode(content).config
         except ProtocolError as error:
-            self._ignore(path, error)
-            return {}, stat
+            self._ignore(path, f"{error}; {UNTIL_WRITTEN_AGAIN}" if is_topic else error)
+            return dict(unknown), stat
         self.ignored_nodes.remove(path)
         return config, stat
 

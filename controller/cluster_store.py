@@ -242,6 +242,7 @@ class ClusterStore(ClusterReader):
             )
             try:
                 await self.multi([operation])
+                self.ignored_nodes.remove(path)
                 return config
             except NoNode:
                 await self.create_missing(path.rpartition("/")[0])
@@ -258,6 +259,7 @@ class ClusterStore(ClusterReader):
                 found = await self.all(paths, self.exists)
                 operations = [DeleteOp(path=path) for path, is_there in zip(paths, found, strict=True) if is_there]
                 await self.multi(operations)
+                self.ignored_nodes.remove(znodes.topic_config_path(name))
                 return
             except NotEmpty:
                 await self._clear(name)

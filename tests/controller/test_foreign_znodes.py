@@ -129,7 +129,7 @@ READ: dict[str, tuple[str, bytes | None, Callable[[ClusterReader], Awaitable[obj
         ConfigNode(config={}).encode(),
         lambda reader: reader.read_config("/config/topics/t"),
     ),
-    "settings that are removed": ("/config/topics/t", None, lambda reader: reader.read_config("/config/topics/t")),
+    "settings that are removed": ("/config/brokers/1", None, lambda reader: reader.read_config("/config/brokers/1")),
 }
 
 
@@ -142,6 +142,8 @@ def test_a_znode_that_was_repaired_is_no_longer_listed(
         await cluster.start()
         reader = ClusterReader(cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1))
         await plant(cluster, path, b"damaged")
+        if not path.startswith(znodes.TOPIC_CONFIGS):
+            await plant(cluster, znodes.topic_config_path("t"), ConfigNode(config={}).encode())
         await read(reader)
         assert list(reader.ignored_nodes.nodes()) == [path]
         await (cluster.observer.delete(path) if repaired is None else cluster.observer.set(path, repaired))
