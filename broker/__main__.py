@@ -16,7 +16,7 @@ from typing import Any
 from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import ConfigError, load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
-from minibroker.broker.configuration.dynamic_config import accepted_broker_value
+from minibroker.broker.configuration.dynamic_config import UnreadableSettings, accepted_broker_value
 from minibroker.broker.configuration.topic_config import accepted_topic_value
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.membership.registration import RegistrationError
@@ -31,6 +31,15 @@ GC_THRESHOLD = 50_000
 """New containers before the youngest generation is collected; CPython's 700 means once every few requests."""
 ANSWER_TIMEOUT_MS_MIN = 6_000
 """For requests of the controller: a request that creates thousands of logs on a slow disk takes seconds."""
+START_ERRORS = (
+    RegistrationError,
+    LogDirectoryError,
+    DiskError,
+    NetworkError,
+    CoordinationError,
+    UnreadableSettings,
+)
+"""The environment's faults that end a broker, each with its cure in the text."""
 EXIT_BUG = 70
 """EX_SOFTWARE: an assertion failed; the log says which."""
 
@@ -126,7 +135,7 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
         uvloop.run(_main(config))
-    except (RegistrationError, LogDirectoryError, DiskError, NetworkError, CoordinationError) as error:
+    except START_ERRORS as error:
         log.error("broker %d: %s", config.broker_id, error)
         return 1
     except BaseException:  # a bug of our own: log it and exit, because this process must serve nothing more

@@ -72,6 +72,10 @@ def apply_overrides(static: BrokerConfig, overrides: Mapping[str, str], source: 
     return config, problems
 
 
+class UnreadableSettings(Exception):
+    """The node of this broker's settings cannot be parsed."""
+
+
 class DynamicConfig:
     """Keeps `current` in line with ZooKeeper. Use: `start`, then `run` in a task of the owner."""
 
@@ -91,9 +95,13 @@ class DynamicConfig:
         coordination.add_session_listener(self._on_session_event)
 
     async def start(self) -> BrokerConfig:
-        """Read once; if ZooKeeper does not answer, the static settings apply until it does."""
+        """Read once; if ZooKeeper does not answer, the static settings apply until it does. Raises UnreadableSettings:
+        the static settings could delete records that the unreadable ones keep."""
         try:
             await self._read()
+        except CorruptZnode as error:
+            cure = "correct that node or delete it, then start this broker"
+            raise UnreadableSettings(f"{self._path} in ZooKeeper is not readable ({error}): {cure}") from None
         except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
             self._attention.set()
         return self.current
@@ -104,6 +112,9 @@ class DynamicConfig:
             self._attention.clear()
             try:
                 await self._read()
+            except CorruptZnode as error:
+                consequence = "its settings stay as they were"
+                self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
             except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
                 await asyncio.sleep(RETRY_SECONDS)
                 self._attention.set()
@@ -117,11 +128,7 @@ class DynamicConfig:
             content, _ = await self._coordination.get(self._path)
         except NoNode:
             return  # gone meanwhile: the watch reports it
-        try:
-            self._take(ConfigNode.decode(content).config)
-        except CorruptZnode as error:
-            consequence = "its settings stay as they were"
-            self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+        self._take(ConfigNode.decode(content).config)
 
     def _take(self, overrides: Mapping[str, str]) -> None:
         source = f"ZooKeeper {self._path}"

@@ -112,21 +112,22 @@ def leader_and_isr(
 
 
 def update_metadata(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[UpdateMetadata]:
-    """For those of these partitions that have a state; one that is being deleted has the leader -2."""
+    """For those of these partitions that have a state; one that is being deleted has the leader -2, also without a state:
+    brokers must forget it."""
     found = []
     for partition in partitions:
-        leadership = state.leaderships.get(partition)
-        if leadership is None or not state.assignment(partition):
-            continue
+        leadership, replicas = state.leaderships.get(partition), state.assignment(partition)
         is_being_deleted = state.is_being_deleted(partition.topic)
+        if not replicas or (leadership is None and not is_being_deleted):
+            continue
         content = UpdateMetadataPartition(
             partition_index=partition.partition,
-            controller_epoch=leadership.controller_epoch,
-            leader=LEADER_DURING_DELETE if is_being_deleted else to_wire(leadership.leader),
-            leader_epoch=leadership.leader_epoch,
-            isr=list(leadership.in_sync_replicas),
-            partition_epoch=leadership.partition_epoch,
-            replicas=list(state.assignment(partition)),
+            controller_epoch=state.controller_epoch if leadership is None else leadership.controller_epoch,
+            leader=LEADER_DURING_DELETE if leadership is None or is_being_deleted else to_wire(leadership.leader),
+            leader_epoch=0 if leadership is None else leadership.leader_epoch,
+            isr=[] if leadership is None else list(leadership.in_sync_replicas),
+            partition_epoch=0 if leadership is None else leadership.partition_epoch,
+            replicas=list(replicas),
             offline_replicas=state.offline_replicas_of(partition),
         )
         found.append(UpdateMetadata(partition, state.topics[partition.topic], content))

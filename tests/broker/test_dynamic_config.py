@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.broker.configuration.config import BrokerConfig, load_config
 from minibroker.broker.configuration.config_values import BadValue
-from minibroker.broker.configuration.dynamic_config import DynamicConfig, accepted_broker_value
+from minibroker.broker.configuration.dynamic_config import DynamicConfig, UnreadableSettings, accepted_broker_value
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
@@ -195,6 +195,20 @@ def test_unreadable_node_is_reported_and_leaves_the_settings_as_they_were(caplog
     run(story)
     assert f"{PATH}" in caplog.text
     assert "its settings stay as they were" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"", b'{"version":1}'])
+def test_a_broker_does_not_start_without_knowing_its_settings(content: bytes) -> None:
+    """Those of its file could delete records that the unreadable ones keep."""
+
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        await write(observer, log_retention_ms="-1")
+        await observer.set(PATH, content)
+        with pytest.raises(UnreadableSettings, match=f"{PATH} .*correct that node or delete it"):
+            await watch(world)
+
+    run(story)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,7 @@ async def test_a_topic_whose_state_was_removed_can_be_deleted_and_created_again(
     await cluster.observer.delete(STATE)
     controller = await next_controller(cluster)
     await cluster.ask(controller, DeleteTopicsRequest(topic_names=["lines"]))
+    assert [broker.metadata("lines", 0)[-1].leader for broker in cluster.brokers.values()] == [-2, -2, -2]
     await cluster.create(controller, "lines", [[1, 2, 3]])
     await cluster.until(lambda: has_state(cluster))
     assert controller.service.ignored_nodes() == {}
