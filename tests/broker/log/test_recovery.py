@@ -306,49 +306,6 @@ def test_leader_epochs_are_rebuilt_from_the_batches(machine: Machine, content: b
         assert log.epoch_entries() == entries
 
 
-@pytest.mark.invariant("I13")
-@pytest.mark.parametrize("later", [1, 9])
-def test_leader_epochs_in_front_of_the_log_that_its_batches_contradict_are_not_believed(
-    machine: Machine, later: int
-) -> None:
-    """The epoch file of another log. No batch in front of the log's head is left that could show it."""
-    _, log = machine.open_log(ONE_SEGMENT)
-    log.reset_to(20)
-    append(log, 3, epoch=2)
-    append(log, 3, epoch=3)
-    drive(log.flush())
-    machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (later, 15)], OWNER))
-    machine.lose_power()
-    _, log = machine.open_log(ONE_SEGMENT)
-    check_log(log)
-    assert any("contradicts" in each.reason for each in log.report.files_not_used) == (later > 2)
-
-
-@pytest.mark.invariant("I13")
-def test_an_epoch_file_that_is_wrong_from_the_scanned_segment_on_counts_in_front_of_it(machine: Machine) -> None:
-    directory, log = machine.open_log(SMALL)
-    append(log, 8, epoch=0)
-    append(log, 7, epoch=1)
-    log.roll_if_aged(1 << 60)
-    base = log.log_end_offset
-    drive(log.flush())
-    drive(directory.checkpoint_recovery_points())
-    append(log, 3, epoch=2)
-    drive(log.flush())
-    machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 16), (3, base)], OWNER))
-    machine.lose_power()
-    _, log = machine.open_log(SMALL)
-    assert (log.damage, log.epoch_entries()) == (None, [(0, 0), (1, 16), (2, base)])
-
-
-@pytest.mark.invariant("I13")
-def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
-    _, log = machine.open_log(ONE_SEGMENT)
-    append(log, 2, epoch=1)
-    log.write_epoch_entries([(1, 0), (5, 4)])
-    assert restart(machine).epoch_entries() == [(1, 0)]
-
-
 def test_a_log_that_ends_below_its_start_is_empty_at_that_start(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 1, epoch=3, producer=(7, 0, 0))
