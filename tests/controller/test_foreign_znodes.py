@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_reader import ClusterReader, shown
+from minibroker.controller.cluster_reader import ClusterReader, Deposed, shown
 from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.core.ignored_nodes import IgnoredNodes
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import MAX_INT32, TopicPartition
 from minibroker.protocol.wire.messages import (
+    IGNORED_NODES_MAX,
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -23,7 +25,7 @@ from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
 )
-from minibroker.protocol.znodes import BrokerRegistration, ConfigNode
+from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_proposals import is_led
 
@@ -119,6 +121,15 @@ async def test_a_topic_node_that_is_not_understood_keeps_its_name_and_stops_no_f
     assert [each.error_code for each in answer.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
     assert (await cluster.observer.get(znodes.topic_path("odd")))[0] == b"{"
     await fails_over(cluster, controller)
+
+
+def test_the_list_of_ignored_nodes_has_a_limit_and_is_kept_up_to_date() -> None:
+    nodes = IgnoredNodes()
+    for number in range(IGNORED_NODES_MAX + 5):
+        nodes.add(f"/brokers/topics/{number:04d}", "why")
+    assert len(nodes.nodes()) == IGNORED_NODES_MAX
+    nodes.add("/brokers/topics/0000", "another reason")
+    assert nodes.nodes()["/brokers/topics/0000"] == "another reason"
 
 
 READ: dict[str, tuple[str, bytes | None, Callable[[ClusterReader], Awaitable[object]]]] = {
@@ -228,6 +239,16 @@ async def test_a_topic_is_deleted_with_all_that_others_put_below_its_nodes(clust
 
 async def _is_gone(cluster: Cluster, path: str) -> bool:
     return await cluster.observer.exists(path) is None
+
+
+@simulated
+async def test_a_state_of_a_later_epoch_without_any_controller_epoch_deposes(cluster: Cluster) -> None:
+    await cluster.start()
+    reader = ClusterReader(cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1))
+    state = PartitionState(leader=1, leader_epoch=0, controller_epoch=7, isr=[1])
+    await plant(cluster, znodes.partition_state_path(FORGED), state.encode())
+    with pytest.raises(Deposed, match="/controller_epoch is gone"):
+        await reader.read_leaderships([FORGED])
 
 
 @pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "set back"])

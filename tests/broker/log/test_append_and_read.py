@@ -208,6 +208,17 @@ def test_damaged_bytes_are_never_served(machine: Machine) -> None:
         log.read(2, 10_000, log.log_end_offset)
 
 
+def test_a_first_batch_of_an_epoch_under_the_epoch_before_is_not_served(machine: Machine) -> None:
+    """The CRC does not cover the epoch: only the history tells that a bit of it rotted."""
+    _, log = machine.open_log(LogConfig(index_interval_bytes=100), tail_cache=TailCache(0))
+    append(log, 4, epoch=2)
+    append(log, 4, epoch=3)
+    machine.storage.flip_bit(log.segments[0].log_path, 4 * len(make_batch(0)[1]) + 15)
+    assert log.read(0, 100_000, 16).next_offset == 8
+    with pytest.raises(CorruptLog, match="leader epoch 2 at offset 8, which epoch 3 wrote"):
+        log.read(8, 100_000, 16)
+
+
 def test_a_check_reads_the_disk_where_the_log_has_a_batch_and_nowhere_else(machine: Machine) -> None:
     """What was deleted or cut away meanwhile is no damage."""
     _, log = machine.open_log()

@@ -243,3 +243,13 @@ def test_appending_after_a_truncation_continues_at_the_cut(machine: Machine) -> 
     truncate(log, 2)
     log.append([make_batch(2)])
     assert log.log_end_offset == 4
+
+
+def test_snapshots_of_what_was_cut_are_forgotten_with_their_files(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 40)
+    assert len(log.snapshots.offsets) > 2
+    end = log.snapshots.offsets[1]
+    truncate(log, end)
+    assert log.snapshots.offsets[-1] <= end
+    assert machine.file_names(".snapshot") == [f"{offset:020d}.snapshot" for offset in log.snapshots.offsets]

@@ -83,3 +83,39 @@ def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
     log.write_epoch_entries([(1, 0), (5, 4)])
     machine.kill()
     assert machine.open_log(ONE_SEGMENT)[1].epoch_entries() == [(1, 0)]
+
+
+@pytest.mark.invariant("I13")
+@pytest.mark.parametrize("tail_epoch", [1, 2])
+@pytest.mark.parametrize("stored", [[], [(0, 0)]])
+def test_a_file_that_lacks_the_epoch_in_front_of_the_scanned_segment_is_rebuilt(
+    machine: Machine, stored: list[EpochEntry], tail_epoch: int
+) -> None:
+    """An older copy, and no power was lost since. Only the last segment is scanned."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 8, epoch=0)
+    append(log, 7, epoch=1)
+    log.roll_if_aged(1 << 60)
+    base = log.log_end_offset
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    append(log, 3, epoch=tail_epoch)
+    drive(log.flush())
+    machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint(stored, OWNER))
+    machine.lose_power()
+    _, log = machine.open_log(SMALL)
+    known = [(0, 0), (1, 16), (2, base)][: 1 + tail_epoch]
+    assert (log.damage, log.epoch_entries()) == (None, known)
+    reason = "it lacks epoch 1" if stored else "it is missing or empty"
+    assert reason in [each.reason for each in log.report.files_not_used]
+
+
+def test_an_epoch_file_that_is_written_is_not_written_again(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 2, epoch=1)
+    machine.disk().remove(f"{PATH}/{PARTITION}/{EPOCH_CHECKPOINT}")
+    log.store_epochs()
+    drive(directory.sync_metadata())
+    before = machine.storage.trace.events
+    drive(directory.sync_metadata())
+    assert machine.storage.trace.events == before

@@ -25,7 +25,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
 from minibroker.runtime.observer import Observers
-from minibroker.runtime.ports import DiskFull
+from minibroker.runtime.ports import DiskFull, OutOfDescriptors
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all
 
 OTHER = TopicPartition("a.topic_with-dashes", 11)
@@ -489,3 +489,11 @@ def test_a_power_cut_is_remembered_until_lower_high_watermarks_fit_on_the_disk(m
         assert not directory.same_boot
         assert directory.logs[PARTITION].damage is None
         machine.kill()
+
+
+def test_a_descriptor_is_there_if_a_directory_can_be_listed(machine: Machine) -> None:
+    directory = machine.open()
+    directory.require_descriptor()
+    machine.storage.lacks_descriptors = True
+    with pytest.raises(OutOfDescriptors):
+        directory.require_descriptor()

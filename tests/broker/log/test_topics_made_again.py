@@ -244,6 +244,8 @@ def test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic(machine: 
     assert PARTITION not in directory.logs
     assert any(isinstance(each, ReplicaRemoved) for each in events)
     assert directory.create_log(PARTITION, NEXT_ID, SMALL).log_end_offset == 0
+    drive(directory.maintain(0))
+    assert [name for name in machine.disk().list_directory(PATH) if name.endswith("-delete")] == []
 
 
 @pytest.mark.invariant("I41")

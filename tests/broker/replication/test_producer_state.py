@@ -444,6 +444,7 @@ def test_a_snapshot_with_a_valid_checksum_but_impossible_states_is_refused(produ
         return ProducerStates.load(struct.pack(">I", crc32c(body)) + body, place)
 
     assert len(load([(7, 0, 1, [SOUND])])) == 1
+    assert len(load([(number, 0, 1, [SOUND]) for number in range(PRODUCERS_MAX)])) == PRODUCERS_MAX
     with pytest.raises(CorruptSnapshot):
         load(producers)
 
