@@ -119,3 +119,33 @@ def test_an_epoch_file_that_is_written_is_not_written_again(machine: Machine) ->
     before = machine.storage.trace.events
     drive(directory.sync_metadata())
     assert machine.storage.trace.events == before
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason"),
+    [(None, "it names no owner"), (("another", 3), "it is of partition 3 of topic id another"), (OWNER, None)],
+)
+def test_a_file_of_another_log_is_not_used_and_named(
+    machine: Machine, owner: tuple[str, int] | None, reason: str | None
+) -> None:
+    machine.open_log()
+    machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint([(1, 0)], owner))
+    found: list[FileNotUsed] = []
+    entries = read_epoch_file(machine.disk(), f"{PATH}/{PARTITION}", found, OWNER)
+    assert entries == ([] if reason else [(1, 0)])
+    assert [each.reason for each in found] == ([reason] if reason else [])
+
+
+def test_a_log_that_is_emptied_at_a_start_keeps_no_snapshot_of_what_it_had(machine: Machine) -> None:
+    directory, log = machine.open_log(SMALL)
+    append(log, 20, epoch=3)
+    log.trim_before(35)
+    drive(directory.record_log_starts())
+    machine.kill()
+    for name in machine.file_names(".log")[1:]:
+        machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
+    assert machine.file_names(".snapshot")
+    machine.storage.boots += 1  # a power cut took them
+    _, log = machine.open_log(SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (35, 35)
+    assert machine.file_names(".snapshot") == []

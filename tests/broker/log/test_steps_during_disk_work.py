@@ -201,3 +201,14 @@ def test_a_log_made_again_during_the_write_of_its_first_recovery_point_is_known_
     DuringCall(disk, 1, is_done_before, make_again)
     drive(directory.checkpoint_recovery_points())
     assert directory.logs[PARTITION].start_reason is LogStartReason.RESET
+
+
+def test_a_flush_waits_for_the_files_that_a_sync_of_metadata_has_taken(machine: Machine) -> None:
+    """Otherwise it would find nothing to sync, and call the records synced whose names are not."""
+    directory, log = machine.open_log(CONFIG)
+    append(log, 2, epoch=1)
+    disk, seen = log.health.disk, list[bool]()
+    assert isinstance(disk, SimulatedDisk)
+    DuringCall(disk, 1, False, lambda: seen.append(log.flushing.locked()))
+    drive(directory.sync_metadata())
+    assert seen == [True]

@@ -179,6 +179,14 @@ def test_a_head_missing_here_but_present_at_the_leader_is_damage() -> None:
     assert names(step(state, ev.StartLowered(wanted=0, log_start_offset=1))) == ["ReportDamage"]
 
 
+def test_a_log_that_ends_where_its_leaders_begins_is_not_reset() -> None:
+    state = follower()
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=END, log_end_offset=9)
+    assert "ResetTo" not in names(step(state, ends))
+    assert (state.log_start_offset, state.log_end_offset) == (0, END)
+
+
 def test_an_empty_log_that_begins_where_its_leaders_does_is_not_reset() -> None:
     state = follower()
     step(state, answer(END))
