@@ -272,6 +272,9 @@ class ActiveController:
         names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
         added = [name for name in names if name not in self.state.topics]
         removed = tuple(sorted(name for name in self.state.topics if name not in names))
+        for name in removed:
+            if name not in self.state.deletions:
+                self.store.report_removed_topic(name, self.state.topics[name].topic_id)
         found = await self.store.without_contradicted_states(await self.store.read_topics(added), self.state.deletions)
         await self.process(msgspec.structs.replace(found, removed=removed))
 

@@ -177,6 +177,14 @@ class ClusterReader:
                 unreadable.add(partition)
         return msgspec.structs.replace(found, leaderships=leaderships, unreadable=frozenset(unreadable))
 
+    def report_removed_topic(self, name: str, topic_id: str) -> None:
+        """Another tool has removed this topic's node, without a deletion."""
+        path = znodes.topic_path(name)
+        why = f"another tool removed it, and brokers hold its records: put it back with topic id {topic_id}"
+        why += ", or create a topic of this name, which deletes them"
+        self.ignored_nodes.add_removed(path, why)
+        self._observer.notify(NodeIgnored(path=path, reason=why))
+
     def leave_contradicted_state(self, partition: TopicPartition, state: Leadership | None, known_epoch: int) -> None:
         """Report that this partition has been led under `known_epoch`, and has no state any more or an older one."""
         epoch = f"a leader epoch above {known_epoch} and those in `minibroker replicas`"

@@ -191,6 +191,8 @@ class ClusterStore(ClusterReader):
             is_taken = False
             try:
                 await self.multi(operations)
+                self.ignored_nodes.remove(znodes.topic_path(name))
+                self.ignored_nodes.remove(znodes.topic_config_path(name))
                 return
             except NoNode:
                 await self.create_missing(znodes.TOPIC_CONFIGS)

@@ -112,8 +112,8 @@ def leader_and_isr(
 
 
 def update_metadata(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[UpdateMetadata]:
-    """For those of these partitions that have a state; one that is being deleted has the leader -2, also without a state:
-    brokers must forget it."""
+    """For those of these partitions that have a state. One that is being deleted has the leader -2, also without a
+    state: brokers must forget it."""
     found = []
     for partition in partitions:
         leadership, replicas = state.leaderships.get(partition), state.assignment(partition)

@@ -14,20 +14,28 @@ class IgnoredNodes:
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
+        self._removed: set[str] = set()
+        """Those of them that are not there: no list of what is there ends them."""
 
     def add(self, path: str, reason: str) -> None:
         """This znode counts as missing until it is corrected."""
         if path in self._reasons or len(self._reasons) < IGNORED_NODES_MAX:
             self._reasons[path] = reason
 
+    def add_removed(self, path: str, reason: str) -> None:
+        """This znode is missed until it can be read again."""
+        self.add(path, reason)
+        self._removed.add(path)
+
     def remove(self, path: str) -> None:
         """This znode can be read again."""
         self._reasons.pop(path, None)
+        self._removed.discard(path)
 
     def listed(self, parent: str, names: Collection[str]) -> None:
         """A znode has exactly these children now: what is below others is gone."""
         start = f"{parent}/"
-        for path in [each for each in self._reasons if each.startswith(start)]:
+        for path in [each for each in self._reasons if each.startswith(start) and each not in self._removed]:
             if path.removeprefix(start).partition("/")[0] not in names:
                 del self._reasons[path]
 

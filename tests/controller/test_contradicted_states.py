@@ -19,6 +19,7 @@ from tests.controller.cluster import Candidate, Cluster, simulated
 
 PARTITION = TopicPartition("lines", 0)
 STATE = znodes.partition_state_path(PARTITION)
+TOPIC = znodes.topic_path("lines")
 
 
 async def topic_id(cluster: Cluster) -> str:
@@ -40,6 +41,14 @@ async def note(cluster: Cluster, broker_id: int, topic_id: str, leader_epoch: in
     )
     node = WitnessNode(partitions={str(PARTITION): noted})
     await cluster.observer.create(witness_path(broker_id, shard_of(PARTITION)), node.encode(), make_parents=True)
+
+
+async def remove_topic(cluster: Cluster) -> bytes:
+    """As another tool does; returns what the node held."""
+    content, _ = await cluster.observer.get(TOPIC)
+    for path in (STATE, znodes.partition_path(PARTITION), znodes.partitions_path("lines"), TOPIC):
+        await cluster.observer.delete(path)
+    return content
 
 
 async def has_state(cluster: Cluster) -> bool:
@@ -182,11 +191,9 @@ async def is_led_by(cluster: Cluster, broker_id: int) -> bool:
 async def test_a_topic_that_is_removed_and_put_back_under_a_controller_does_not_begin_again(cluster: Cluster) -> None:
     controller = await before_removal(cluster)
     await note(cluster, 1, await topic_id(cluster), leader_epoch=0)
-    content, _ = await cluster.observer.get(znodes.topic_path("lines"))
-    for path in (STATE, znodes.partition_path(PARTITION), znodes.partitions_path("lines"), znodes.topic_path("lines")):
-        await cluster.observer.delete(path)
+    content = await remove_topic(cluster)
     await asyncio.sleep(1)
-    await cluster.observer.create(znodes.topic_path("lines"), content)
+    await cluster.observer.create(TOPIC, content)
     await cluster.until(lambda: STATE in controller.service.ignored_nodes())
     await asyncio.sleep(5)
     assert not await has_state(cluster)
@@ -206,3 +213,35 @@ async def test_an_older_state_that_is_written_under_a_controller_is_not_built_up
     assert (await cluster.observer.get(STATE))[0] == older
     assert "above 1" in controller.service.ignored_nodes()[STATE]
     assert controller.service.is_active
+
+
+@simulated
+async def test_a_topic_that_another_tool_removed_is_reported_until_it_is_there_again(cluster: Cluster) -> None:
+    """Brokers hold its records, and nothing else says so."""
+    controller = await before_removal(cluster)
+    named = await topic_id(cluster)
+    content = await remove_topic(cluster)
+    await cluster.until(lambda: TOPIC in controller.service.ignored_nodes())
+    assert f"topic id {named}" in controller.service.ignored_nodes()[TOPIC]
+    await cluster.create(controller, "other", [[1, 2, 3]])
+    assert TOPIC in controller.service.ignored_nodes(), "it is listed without the removed one"
+    await cluster.observer.create(TOPIC, content)
+    await cluster.until(lambda: TOPIC not in controller.service.ignored_nodes())
+
+
+@simulated
+async def test_a_removed_topic_is_reported_no_more_once_its_name_is_created_again(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    await remove_topic(cluster)
+    await cluster.until(lambda: TOPIC in controller.service.ignored_nodes())
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.until(lambda: has_state(cluster))
+    assert controller.service.ignored_nodes() == {}
+
+
+@simulated
+async def test_a_topic_that_was_deleted_is_not_reported(cluster: Cluster) -> None:
+    controller = await before_removal(cluster)
+    await cluster.ask(controller, DeleteTopicsRequest(topic_names=["lines"]))
+    await cluster.create(controller, "other", [[1, 2, 3]])
+    assert controller.service.ignored_nodes() == {}
