@@ -11,4 +11,5 @@ from tests.broker.log.machine import Machine
 def machine() -> Iterator[Machine]:
     machine = Machine()
     yield machine
+    machine.check_closed_files()
     machine.loop.close()

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import itertools
 import random
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX, LogStart
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.simulation.world.clock import SimulatedClock
-from minibroker.simulation.world.disk import SimulatedDisk
+from minibroker.simulation.world.disk import SimulatedDisk, SimulatedFile
 from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.storage import SimulatedStorage
@@ -54,6 +55,17 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
             return end.value  # type: ignore[no-any-return]
 
 
+class CountedDisk(SimulatedDisk):
+    """Knows the files that its process has opened."""
+
+    opened: list[SimulatedFile]
+
+    def open(self, path: str, create: bool = False) -> SimulatedFile:
+        file = super().open(path, create)
+        self.opened.append(file)
+        return file
+
+
 class Machine:
     """One computer: its disk outlives its processes."""
 
@@ -66,14 +78,24 @@ class Machine:
         self.storage.provision(PATH)
         self.clock_skew_ms = 0
         self.starts = 0
+        self.opened: list[SimulatedFile] = []
+        """By the present process."""
         self.process = self._new_process()
 
     def _new_process(self) -> Process:
         self.starts += 1
+        self.opened = []
         return Process("broker", self.starts, self.loop)
 
     def disk(self) -> SimulatedDisk:
-        return SimulatedDisk(self.storage, self.process, self.clock(), self.has_disk_threads)
+        disk = CountedDisk(self.storage, self.process, self.clock(), self.has_disk_threads)
+        disk.opened = self.opened
+        return disk
+
+    def check_closed_files(self) -> None:
+        """A log keeps one file of each segment open, and nothing else: a broker has few descriptors."""
+        left = Counter(file._path for file in self.opened if file._open)
+        assert {path for path, count in left.items() if count > 1 or not path.endswith(".log")} == set()
 
     def clock(self) -> SimulatedClock:
         return SimulatedClock(self.loop, self.process, self)

@@ -21,7 +21,9 @@ FILLER = b"\xff" * 40
 def cut_off(machine: Machine, content: bytes, position: int = 0) -> bool:
     file = machine.disk().open(f"{PATH}/segment", create=True)
     file.append([content])
-    return is_cut_off(file, position, len(content))
+    found = is_cut_off(file, position, len(content))
+    file.close()
+    return found
 
 
 @pytest.mark.parametrize("rest", [b"", FILLER, ELSEWHERE, FOLLOWING[:-1], HEADER.end_offset.to_bytes(8) + FILLER])
