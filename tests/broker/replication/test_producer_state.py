@@ -346,7 +346,9 @@ def test_any_invalid_bytes_raise_the_declared_error(content: bytes) -> None:
         ProducerStates.load(content)
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93", b"\x93\x02\xc0\xa1\xff", b"\x91" * 5_000], ids=len)
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x93\x02", b"\x93\x02\x93\xa1\xff\x00\x14\x90", b"\x91" * 5_000], ids=len
+)
 def test_bytes_with_a_valid_checksum_that_do_not_decode_raise_the_declared_error(body: bytes) -> None:
     with pytest.raises(CorruptSnapshot, match="does not decode"):
         ProducerStates.load(struct.pack(">I", crc32c(body)) + body)
