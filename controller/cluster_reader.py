@@ -11,6 +11,7 @@ a higher controller epoch than ours means that we were deposed, if /controller_e
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -24,7 +25,15 @@ from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.events.broker_events import NodeMissing
 from minibroker.protocol.events.controller_events import NodeIgnored
-from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire
+from minibroker.protocol.ids import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+    from_wire,
+    is_topic_name,
+    to_wire,
+)
 from minibroker.protocol.wire.messages import BROKERS_MAX
 from minibroker.protocol.witness import WITNESS, PartitionWitness, WitnessNode, shard_of, witness_path
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, CorruptZnode, PartitionState, TopicAssignment
@@ -167,12 +176,11 @@ class ClusterReader:
         leaderships, unreadable = dict(found.leaderships), set(found.unreadable)
         notes = await self._read_witness(partitions)
         for partition in partitions:
-            noted = max(
-                (each.leader_epoch for each in notes[partition] if each.topic_id == ids[partition.topic]), default=-1
-            )
             state = leaderships.get(partition)
+            of_topic = [(epoch, path) for epoch, path, topic_id in notes[partition] if topic_id == ids[partition.topic]]
+            noted, path = max(of_topic, default=(-1, ""))
             if noted > (-1 if state is None else state.leader_epoch):
-                self.leave_contradicted_state(partition, state, noted)
+                self.leave_contradicted_state(partition, state, noted, path)
                 leaderships.pop(partition, None)
                 unreadable.add(partition)
         return msgspec.structs.replace(found, leaderships=leaderships, unreadable=frozenset(unreadable))
@@ -185,24 +193,40 @@ class ClusterReader:
         self.ignored_nodes.add_removed(path, why)
         self._observer.notify(NodeIgnored(path=path, reason=why))
 
-    def leave_contradicted_state(self, partition: TopicPartition, state: Leadership | None, known_epoch: int) -> None:
-        """Report that this partition has been led under `known_epoch`, and has no state any more or an older one."""
-        epoch = f"a leader epoch above {known_epoch} and those in `minibroker replicas`"
+    def leave_contradicted_state(
+        self, partition: TopicPartition, state: Leadership | None, known_epoch: int, note_path: str | None = None
+    ) -> None:
+        """Report that this partition has been led under `known_epoch`, and has no state any more or an older one.
+        `note_path`: where a leader has noted that epoch."""
         what = "removed it" if state is None else f"set it back to leader epoch {state.leader_epoch}"
+        epoch = f"a leader epoch above {known_epoch} and those in `minibroker replicas`"
         why = f"another tool {what}; write it again with {epoch}, or delete the topic"
+        if note_path is not None:
+            why += f" (leader epoch {known_epoch} is noted in {note_path}; remove the node if that is wrong)"
         self._leave_state_alone(znodes.partition_state_path(partition), why)
 
-    async def _read_witness(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, list[PartitionWitness]]:
-        """What leaders have noted of each of these partitions. A shard that cannot be parsed counts as empty: its
-        broker reports it."""
+    async def _read_witness(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[tuple[LeaderEpoch, str, str]]]:
+        """What leaders have noted of each of these partitions: the leader epoch, the path of the note, and the topic
+        id. A node that cannot be parsed counts as empty, as its broker reports, and so does an impossible epoch."""
         try:
             names = await self.patiently(lambda: self._coordination.get_children(WITNESS)) if partitions else []
         except NoNode:
             names = []
-        brokers = sorted(int(name) for name in names if name.isdecimal())
-        shards = sorted({shard_of(each) for each in partitions})
-        nodes = await self.all([(broker, shard) for broker in brokers for shard in shards], self._read_shard)
-        return {each: [node[str(each)] for node in nodes if str(each) in node] for each in partitions}
+        brokers = sorted({int(name) for name in names if name.isdecimal()})
+        by_shard: dict[int, list[tuple[TopicPartition, str]]] = defaultdict(list)
+        for each in partitions:
+            by_shard[shard_of(each)].append((each, str(each)))
+        places = [(broker, shard) for broker in brokers for shard in sorted(by_shard)]
+        nodes = await self.all(places, self._read_shard)
+        found: dict[TopicPartition, list[tuple[LeaderEpoch, str, str]]] = {each: [] for each in partitions}
+        for place, node in zip(places, nodes, strict=True):
+            for partition, name in by_shard[place[1]]:
+                note = node.get(name)
+                if note is not None and note.leader_epoch <= znodes.EPOCH_MAX:
+                    found[partition].append((note.leader_epoch, witness_path(*place), note.topic_id))
+        return found
 
     async def _read_shard(self, of: tuple[BrokerId, int]) -> Mapping[str, PartitionWitness]:
         try:

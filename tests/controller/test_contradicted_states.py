@@ -163,6 +163,7 @@ async def test_a_new_controller_leaves_a_state_alone_that_is_older_than_a_leader
     await asyncio.sleep(5)
     assert await cluster.observer.get(STATE) == before
     assert "above 3" in controller.service.ignored_nodes()[STATE]
+    assert witness_path(2, shard_of(PARTITION)) in controller.service.ignored_nodes()[STATE]
 
 
 @pytest.mark.parametrize("leader_epoch", [0, 1])
@@ -173,6 +174,7 @@ def test_a_state_as_new_as_the_notes_counts(leader_epoch: int) -> None:
         await cluster.change_state("lines", leader_epoch=1)
         await note(cluster, 2, await topic_id(cluster), leader_epoch)
         await note(cluster, 3, "another id", leader_epoch=7)
+        await note(cluster, 4, await topic_id(cluster), leader_epoch=znodes.EPOCH_MAX + 1)
         await controller.stop()
         controller = await next_controller(cluster)
         await cluster.kill_broker(1)
