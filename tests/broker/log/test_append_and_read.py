@@ -311,6 +311,19 @@ def test_after_a_restart_the_age_counts_from_the_first_batch(machine: Machine) -
     assert log.segment_count == 2
 
 
+def test_a_segment_whose_first_batch_is_damaged_is_as_old_as_its_file(machine: Machine) -> None:
+    config = LogConfig(segment_ms=1_000)
+    directory, log = machine.open_log(config)
+    append(log, 3)
+    drive(directory.close(True, {}))
+    log = machine.open_log(config)[1]
+    machine.storage.flip_bit(log.segments[0].log_path, 16, 1)
+    log.roll_if_aged(machine.clock().now_ms() + 999)
+    assert log.segment_count == 1
+    log.roll_if_aged(machine.clock().now_ms() + 1_001)
+    assert log.segment_count == 2
+
+
 def test_a_client_s_clock_does_not_roll_segments(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig(segment_ms=1_000))
     now_ms = machine.clock().now_ms()
