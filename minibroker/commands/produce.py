@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,7 +33,7 @@ from minibroker.command_line import (
 
 if TYPE_CHECKING:
     from minibroker.client.producer.producer import Producer
-    from minibroker.protocol.ids import TopicPartition
+    from minibroker.records.produce_outputs import OffsetLines, ReportFile
     from minibroker.records.record_sender import RecordSender, Tally
 
 BATCH_BYTES = 256 * 1024
@@ -118,11 +118,11 @@ def produce(
     options.key = _bytes(key) if key is not None else None
     options.headers = _headers(headers)
     options.empty_is_null = empty_is_null
-    options.show_offset = (_print_json_offset if as_json else _print_offset) if show_offsets else None
+    options.show_offset = _offset_lines(as_json) if show_offsets else None
     options.max_request_size = max_request_size
     options.timeout_ms = max(1, round(timeout_s * 1000))
     descriptor = _open(file, may_be_topic=topic is None)
-    report = _open_report(report_file)
+    report = options.report = _open_report(report_file)
     if os.isatty(descriptor):
         note("each line is a record; Ctrl-D ends the input")
     started = time.monotonic()
@@ -130,7 +130,7 @@ def produce(
     interrupted = False
     failure: CommandFailed | None = None
     try:
-        run_async(_produce(descriptor, options, report, account), fast_loop=True)
+        run_async(_produce(descriptor, options, account), fast_loop=True)
     except KeyboardInterrupt:
         interrupted = True
         ProgressLine.erase()  # the ^C that the terminal shows
@@ -142,13 +142,17 @@ def produce(
             report.close()
         if descriptor != 0:
             os.close(descriptor)
-    if interrupted and tally is not None:
-        tally.has_stopped = False  # the user knows
+    problem = options.output_problem
+    if problem is not None and not interrupted:
+        failure = failure or CommandFailed(problem)
     code = EXIT_INTERRUPTED if interrupted else EXIT_FINE
     if tally is not None:
+        tally.has_stopped = tally.has_stopped and not interrupted  # the user knows
         code = _conclude(tally, time.monotonic() - started, as_json, failure, interrupted=interrupted)
     if failure is not None:
         raise failure
+    if problem is not None:
+        print_error(problem, code, as_json)
     return code
 
 
@@ -196,9 +200,16 @@ class _Options:
     key: bytes | None
     headers: Headers
     empty_is_null: bool
-    show_offset: "Callable[[TopicPartition, int, int, int], None] | None"
+    show_offset: "OffsetLines | None" = None
+    report: "ReportFile | None" = None
     max_request_size: int
     timeout_ms: int
+
+    @property
+    def output_problem(self) -> str | None:
+        """Why an output beside the records has failed."""
+        problems = [output.problem for output in (self.report, self.show_offset) if output is not None]
+        return next(filter(None, problems), None)
 
 
 def _delimiter(text: str | None) -> bytes | None:
@@ -239,22 +250,22 @@ def _open(file: str, *, may_be_topic: bool) -> int:
         raise CommandFailed(f"{file} cannot be read: {error.strerror}{cure}") from None
 
 
-def _open_report(file: str | None) -> BinaryIO | None:
+def _open_report(file: str | None) -> "ReportFile | None":
+    from minibroker.records.produce_outputs import opened_report
+
     try:
-        return open(file, "wb", 1 << 20) if file is not None else None
+        return opened_report(file) if file is not None else None
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _print_offset(partition: "TopicPartition", offset: int, epoch: int, tag: int) -> None:
-    click.echo(f"{partition.topic}\t{partition.partition}\t{offset}")
+def _offset_lines(as_json: bool) -> "OffsetLines":
+    from minibroker.records.produce_outputs import OffsetLines
+
+    return OffsetLines(as_json=as_json)
 
 
-def _print_json_offset(partition: "TopicPartition", offset: int, epoch: int, tag: int) -> None:
-    print_json({"topic": partition.topic, "partition": partition.partition, "offset": offset})
-
-
-async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, account: "_Account") -> None:
+async def _produce(descriptor: int, options: _Options, account: "_Account") -> None:
     from minibroker.client.errors import MinibrokerError
     from minibroker.client.producer.producer import Producer
     from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics_that_stay
@@ -276,7 +287,7 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
             if options.topic is not None:
                 await require_topics_that_stay(producer._cluster, [options.topic], options.timeout_ms)
             account.sender = RecordSender(
-                producer, options.topic, report=report, acks=options.acks, on_acknowledged=options.show_offset
+                producer, options.topic, report=options.report, acks=options.acks, on_acknowledged=options.show_offset
             )
             problem: Exception | None = None
             require = partial(_require, producer, options.timeout_ms)
@@ -329,7 +340,8 @@ async def _show_progress(sender: "RecordSender", is_quiet: bool) -> None:
 
 async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, require: RequireTopic) -> None:
     """Send every line, until the input ends or a record fails. Raises CommandFailed with the number of a line that
-    cannot be sent; the lines before it were sent. `require` raises it for a topic that does not exist."""
+    cannot be sent; the lines before it were sent. `require` raises it for a topic that does not exist. Also raised
+    when an output beside the records has failed."""
     from minibroker.client.errors import RecordTooLarge
     from minibroker.records.line_source import read_lines
 
@@ -348,6 +360,8 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, 
             await sender.finish()
         if sender.tally.first_failure is not None:
             return
+        if options.output_problem is not None:
+            raise CommandFailed(options.output_problem)
     sender.tally.has_stopped = False
 
 
@@ -423,15 +437,20 @@ def _conclude(
 
     count, size = tally.acknowledged, tally.acknowledged_bytes
     first = failure or tally.first_failure
+    rate = f"{count / seconds:.0f} records/s, {human_bytes(size / seconds)}/s"
+    summary = f"{records(count)}, {size} {'byte' if size == 1 else 'bytes'} acknowledged in {seconds:.2f} s ({rate})"
+    summary += f"\nlines from line {tally.sent + 1} on were not sent" if tally.has_stopped else ""
     if as_json:
         facts = {"records": count, "bytes": size, "seconds": round(seconds, 3), "not_acknowledged": tally.in_doubt}
         facts |= {"not_sent_from_line": tally.sent + 1} if tally.has_stopped else {}
-        print_json(facts | ({"error": str(first)} if first else {}))
+        try:
+            print_json(facts | ({"error": str(first)} if first else {}))
+        except OSError as error:  # it must not hide what became of the records
+            note(summary)
+            if not (isinstance(error, BrokenPipeError) or failure or tally.in_doubt):
+                raise
     else:
-        rate = f"{count / seconds:.0f} records/s, {human_bytes(size / seconds)}/s"
-        note(f"{records(count)}, {size} {'byte' if size == 1 else 'bytes'} acknowledged in {seconds:.2f} s ({rate})")
-        if tally.has_stopped:
-            note(f"lines from line {tally.sent + 1} on were not sent")
+        note(summary)
     if not tally.in_doubt:
         return EXIT_INTERRUPTED if interrupted else EXIT_FINE
     which = records(tally.in_doubt) if tally.in_doubt == tally.sent else f"{tally.in_doubt} of {records(tally.sent)}"

@@ -8,7 +8,7 @@ the Producer does.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
+from typing import Protocol
 
 import msgspec
 
@@ -23,6 +23,12 @@ COLLECT_EVERY = 4_096
 
 OnAcknowledged = Callable[[TopicPartition, int, int, int], None]
 """(partition, offset, leader epoch, the record's tag): called once per record, in order of offsets per partition."""
+
+
+class ReportOutput(Protocol):
+    """Where the list of acknowledged records goes."""
+
+    def write(self, content: bytes, /) -> object: ...
 
 
 class Tally(msgspec.Struct):
@@ -53,7 +59,7 @@ class RecordSender:
         producer: Producer,
         topic: str | None,
         *,
-        report: BinaryIO | None = None,
+        report: ReportOutput | None = None,
         acks: str = "all",
         on_acknowledged: OnAcknowledged | None = None,
     ) -> None:
@@ -213,7 +219,7 @@ class RecordSender:
     def _known_topic_id(self) -> str | None:
         return None if self._topic is None else self._producer._cluster.metadata.topic_id(self._topic)
 
-    def _acked_list(self, report: BinaryIO) -> AckedListWriter:
+    def _acked_list(self, report: ReportOutput) -> AckedListWriter:
         if self._list is None:
             self._topic_id = self._known_topic_id()
             ids = {} if self._topic is None or self._topic_id is None else {self._topic: self._topic_id}

@@ -1,17 +1,21 @@
 """`minibroker produce`: which line an error names, and what was written before it, in simulated time."""
 
+import errno
+import io
 import json
 import os
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import pytest
 from click.testing import CliRunner
 
 from minibroker.client.producer.producer import Producer
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
-from minibroker.commands.produce import _conclude, _Options, _print_offset, _send_all, _topic_and_file, produce
+from minibroker.commands.produce import _conclude, _Options, _send_all, _topic_and_file, produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import ProduceRequest
+from minibroker.records.produce_outputs import OffsetLines, ReportFile
 from minibroker.records.record_sender import RecordSender, Tally
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world.world import SimulatedWorld
@@ -45,7 +49,9 @@ class Run:
             async with Producer(
                 bootstrap_servers=self.cluster.bootstrap, max_request_size=1_024, runtime=runtime
             ) as producer:
-                sender = RecordSender(producer, self.options.topic, on_acknowledged=self.options.show_offset)
+                sender = self.sender = RecordSender(
+                    producer, self.options.topic, report=self.options.report, on_acknowledged=self.options.show_offset
+                )
                 descriptor = os.open(self.path, os.O_RDONLY)
                 try:
                     await _send_all(sender, descriptor, self.options, require)
@@ -161,9 +167,78 @@ def test_empty_values_are_null_on_request(path: Path) -> None:
 
 def test_offsets_are_printed_on_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(path, b"a\nb\n")
-    run.options.show_offset = _print_offset
+    run.options.show_offset = OffsetLines(as_json=False)
     run.send()
     assert capsys.readouterr().out == "t\t0\t0\nt\t0\t1\n"
+
+
+class FailingFile(io.RawIOBase):
+    """Takes some bytes, then fails as a full disk or a closed pipe does."""
+
+    def __init__(self, limit: int, error: int) -> None:
+        self.content = b""
+        self._limit = limit
+        self._error = error
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        if len(self.content) + len(content) > self._limit:
+            raise OSError(self._error, os.strerror(self._error))
+        self.content += bytes(content)
+        return len(content)
+
+
+def test_a_report_on_a_full_disk_stops_the_sending_and_keeps_the_counts(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once the message named no file, and neither how many records were written nor from which line on none was."""
+    run = Run(path, b"a\n" * 200_000)
+    run.options.report = ReportFile("r.tsv", cast("BinaryIO", FailingFile(1_000, errno.ENOSPC)))
+    run.options.show_offset = OffsetLines(as_json=False)  # it waits for each chunk
+    with pytest.raises(CommandFailed, match=r"^the report r\.tsv could not be written to its end.*: No space left"):
+        run.send()
+    assert 0 < run.sender.tally.sent < 200_000
+    assert run.sender.tally.acknowledged == run.sender.tally.sent == len(run.values)
+    _conclude(run.sender.tally, 1.0, as_json=False)
+    assert f"\nlines from line {run.sender.tally.sent + 1} on were not sent\n" in capsys.readouterr().err
+
+
+def test_a_report_whose_last_bytes_find_no_space_has_a_problem() -> None:
+    file = FailingFile(0, errno.ENOSPC)
+    report = ReportFile("r.tsv", cast("BinaryIO", io.BufferedWriter(file)))
+    report.write(b"some")
+    assert report.problem is None
+    report.close()
+    assert report.problem is not None
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_records_are_written_on_when_the_reader_of_the_offsets_has_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    """Once `produce --offsets | head -1` stopped in the middle, silently and with exit code 0."""
+    output = FailingFile(100, errno.EPIPE)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(cast("BinaryIO", output), write_through=True))
+    run = Run(path, b"a\n" * 5_000)
+    run.options.show_offset = OffsetLines(as_json=as_json)
+    tally = run.send()
+    assert (tally.acknowledged, tally.has_stopped, len(run.values)) == (5_000, False, 5_000)
+    assert output.content.count(b"\n") >= 1
+    assert run.options.output_problem is None
+
+
+def test_a_summary_that_nobody_reads_hides_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --json a closed stdout ended the command with 0, before it told of records without acknowledgement."""
+    failed = Tally(sent=1, failed=1, first_failure=ValueError("no"), first_failed=1)
+    for error in (errno.EPIPE, errno.ENOSPC):
+        closed = io.TextIOWrapper(cast("BinaryIO", FailingFile(0, error)), write_through=True)
+        monkeypatch.setattr("sys.stdout", closed)
+        assert _conclude(failed, 1.0, as_json=True) == EXIT_COULD_NOT
+        assert "1 record was not acknowledged; the first is line 1: no" in capsys.readouterr().err
 
 
 def test_one_record_is_not_records(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +267,7 @@ def test_the_lines_behind_one_that_failed_are_reported_as_not_sent(
     run = Run(path, b"a\nb\n")
     assert not run.send().has_stopped
     run = Run(path, b"a\n" * 200_000)  # more than is read at once
-    run.options.show_offset = _print_offset  # it waits for each chunk
+    run.options.show_offset = OffsetLines(as_json=False)  # it waits for each chunk
     run.cluster.intercept = lambda broker, request: (
         refusal(request, ErrorCode.INVALID_RECORD) if isinstance(request.body, ProduceRequest) else None
     )
