@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.command_line import SECONDS_MAX, CommandFailed, ProgressLine, WrongUsage, json_option, note
+from minibroker.command_line import SECONDS_MAX, CommandFailed, WrongUsage, json_option, note
 
 if TYPE_CHECKING:
     from minibroker.audit.reports.report import AuditReport
@@ -68,6 +68,7 @@ def audit(
     from minibroker import doctor_checks
     from minibroker.audit.errors import AuditError
     from minibroker.audit.run import run_audit
+    from minibroker.step_line import StepLine
 
     if len(lists) > 1:
         raise WrongUsage(f"--acked takes one list, and was given {len(lists)}: audit once with each")
@@ -75,9 +76,8 @@ def audit(
     if complaint:
         way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
         raise CommandFailed(complaint + way_out)
-    progress = ProgressLine(after_s=0.0, every_s=0.0)
     try:
-        with _ended_after(timeout_s):
+        with _ended_after(timeout_s), StepLine() as steps:
             report = run_audit(
                 [str(directory) for directory in directories],
                 engine,
@@ -88,12 +88,10 @@ def audit(
                 zookeeper=zookeeper,
                 master=master,
                 ship_package=ship_package,
-                progress=progress.show,
+                progress=steps.tell,
             )
     except AuditError as error:
         raise CommandFailed(str(error)) from None
-    finally:
-        progress.clear()
     _print(report, as_json)
     if output is not None:
         note(f"report: {output / 'report.html'}")

@@ -122,7 +122,7 @@ def produce(
     options.max_request_size = max_request_size
     options.timeout_ms = max(1, round(timeout_s * 1000))
     descriptor = _open(file, may_be_topic=topic is None)
-    report = options.report = _open_report(report_file)
+    options.report = _open_report(report_file)
     if os.isatty(descriptor):
         note("each line is a record; Ctrl-D ends the input")
     started = time.monotonic()
@@ -137,9 +137,7 @@ def produce(
     except CommandFailed as error:
         failure = error
     finally:
-        tally = account.closed()
-        if report is not None:
-            report.close()
+        tally = account.closed(options.report)
         if descriptor != 0:
             os.close(descriptor)
     problem = options.output_problem
@@ -178,13 +176,14 @@ class _Account:
     def __init__(self) -> None:
         self.sender: RecordSender | None = None
 
-    def closed(self) -> "Tally | None":
-        """The counts; None if nothing was sent."""
-        if self.sender is None:
-            return None
-        self.sender.collect()
-        self.sender.end_report()
-        return self.sender.tally
+    def closed(self, report: "ReportFile | None") -> "Tally | None":
+        """The counts; None if nothing was sent. The report gets its end."""
+        if self.sender is not None:
+            self.sender.collect()
+            self.sender.end_report()
+        if report is not None:
+            report.close()
+        return None if self.sender is None else self.sender.tally
 
 
 class _Options:

@@ -133,7 +133,7 @@ def _play(
     from minibroker.scenarios.staging.played_variant import play_variant
 
     in_colour = sys.stdout.isatty() and has_colour()
-    progress = ProgressLine(after_s=0.5)
+    progress = ProgressLine()
 
     def show(step: "ScenarioStep") -> None:
         progress.clear()
@@ -174,12 +174,10 @@ def _play_live(
     progress: ProgressLine,
     pause: Callable[[], None] | None,
 ) -> "PlayedVariant":
-    import asyncio
-
     from minibroker.scenarios.live.played_variant import CANNOT_PLAY, play_variant_live
 
     try:
-        return asyncio.run(play_variant_live(variant, rule, show, engine=engine, report=progress.show, pause=pause))
+        return play_variant_live(variant, rule, show, engine=engine, report=progress.show, pause=pause)
     except CANNOT_PLAY as error:
         raise CommandFailed(str(error)) from None
     finally:

@@ -19,9 +19,11 @@ from minibroker.audit.errors import AuditError
 from minibroker.client.errors import MinibrokerError
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_FOUND_WRONG, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.demo.input_lines import BadInput, InputLines
+from minibroker.demo.ledger import Ledger
 from minibroker.demo.output import DemoOutput
 from minibroker.demo.sabotage import SABOTAGES
 from minibroker.demo.script import DemoFailed, run_demo
+from minibroker.demo.verdict import audit_files
 from minibroker.early_interrupts import raise_again
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.teardown import TeardownTimedOut
@@ -51,8 +53,10 @@ def main() -> int:
         if complaint:
             raise DemoFailed(complaint)
         lines = InputLines.load(os.environ.get("FILE"))
+        ledger, acked_file = Ledger(), directory / "acknowledged.tsv"
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run_demo(output, directory, lines, sabotage, engine))
+            runner.run(run_demo(output, directory, lines, sabotage, ledger, acked_file))
+        audit_files(output, directory, acked_file, ledger, engine)
     except KeyboardInterrupt:
         print("interrupted" + _remains(directory, "; the data stays in"), file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -12,7 +12,6 @@ from minibroker.demo.input_lines import InputLines
 from minibroker.demo.ledger import Ledger
 from minibroker.demo.output import DemoOutput
 from minibroker.demo.sabotage import SABOTAGES, plant
-from minibroker.demo.verdict import audit_files
 from minibroker.demo.writing import write_all
 from minibroker.local_cluster.broker_process import SESSION_TIMEOUT_MS
 from minibroker.local_cluster.cluster_file import ClusterFailed
@@ -34,13 +33,13 @@ class DemoFailed(Exception):
     """The demo could not go on; the message is one sentence."""
 
 
-async def run_demo(output: DemoOutput, directory: Path, lines: InputLines, sabotage: str | None, engine: str) -> None:
-    """All of it. Raises what stops it; failed checks are in the output."""
+async def run_demo(
+    output: DemoOutput, directory: Path, lines: InputLines, sabotage: str | None, ledger: Ledger, acked_file: Path
+) -> None:
+    """All but the audit. Raises what stops it; failed checks are in the output."""
     output.tell(f"input: {lines.count} lines, {human_bytes(lines.total_bytes)}, from {lines.source}")
     if sabotage is not None:
         output.tell(f"sabotage: {sabotage} ({SABOTAGES[sabotage]})")
-    ledger = Ledger()
-    acked_file = directory / "acknowledged.tsv"
     cluster = LocalCluster(directory, brokers=3)
     with cluster.ownership:
         try:
@@ -56,7 +55,6 @@ async def run_demo(output: DemoOutput, directory: Path, lines: InputLines, sabot
     output.tell("stopped the cluster" + "".join(f"; {problem}" for problem in problems))
     if sabotage is not None and sabotage != "no-kill":
         output.tell(f"sabotage: {plant(sabotage, [cluster.log_directory(i) for i in cluster.broker_ids])}")
-    await audit_files(output, directory, acked_file, ledger, engine)
 
 
 async def _start(output: DemoOutput, cluster: LocalCluster) -> None:

@@ -1,6 +1,5 @@
 """The demo's last checks: the audit of the three data directories, joined with the acknowledged records."""
 
-import asyncio
 from pathlib import Path
 
 from minibroker.audit.checks.findings import Severity
@@ -8,26 +7,20 @@ from minibroker.audit.reports.report import AuditReport, describe
 from minibroker.audit.run import run_audit
 from minibroker.demo.ledger import Ledger
 from minibroker.demo.output import DemoOutput
+from minibroker.local_cluster.teardown import Ownership
+from minibroker.step_line import StepLine
 
 FINDINGS_SHOWN = 5
 
 
-async def audit_files(output: DemoOutput, directory: Path, acked_file: Path, ledger: Ledger, engine: str) -> None:
-    """Run the audit. The checks go into the output."""
+def audit_files(output: DemoOutput, directory: Path, acked_file: Path, ledger: Ledger, engine: str) -> None:
+    """Run the audit, in this thread: Ctrl-C interrupts the main one only. The checks go into the output."""
     started = output.seconds
-    step = "starting"
-
-    def tell(text: str) -> None:
-        nonlocal step
-        step = text
-
-    auditing = asyncio.create_task(
-        asyncio.to_thread(run_audit, [str(directory)], engine, str(acked_file), str(directory / "audit"), progress=tell)
-    )
-    while not auditing.done():
-        output.progress(f"{engine} audit: {step}")
-        await asyncio.wait([auditing], timeout=0.2)
-    report = await auditing
+    with (
+        Ownership(lambda: None),  # SIGTERM acts as Ctrl-C, so that Spark's JVM ends
+        StepLine(lambda step: output.progress(f"{engine} audit: {step}")) as steps,
+    ):
+        report = run_audit([str(directory)], engine, str(acked_file), str(directory / "audit"), progress=steps.tell)
     seconds = output.seconds - started
     output.tell(f"{engine} audit of three data directories in {seconds:.1f} s: {report.summary}")
     _check_report(output, report, ledger)

@@ -20,7 +20,7 @@ import pytest
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.local_cluster.processes import identify
 from minibroker.scenarios.catalogue import all_scenarios, find_scenario
-from minibroker.scenarios.live.played_variant import play_variant_live
+from minibroker.scenarios.live.played_variant import audited, play_live
 from minibroker.scenarios.staging.played_variant import PlayedVariant
 from minibroker.scenarios.staging.rows import ReplicaRow
 from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
@@ -104,7 +104,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         name, variant_name, rule = key
         variant = next(variant for variant in find_scenario(name).variants if variant.name == variant_name)
         async with places, asyncio.timeout(SECONDS_MAX):
-            return await play_variant_live(variant, rule, lambda step: None, engine="local")
+            with tempfile.TemporaryDirectory() as place:
+                play = await play_live(variant, rule, lambda step: None, Path(place))
+                return await asyncio.to_thread(audited, play, "local")
 
     async def play_all() -> dict[Key, PlayedVariant | BaseException]:
         found = await asyncio.gather(*(play(key) for key in ENDS), return_exceptions=True)
