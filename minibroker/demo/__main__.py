@@ -29,6 +29,7 @@ from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.teardown import TeardownTimedOut
 from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperFailed
 from minibroker.observation.broker_queries import NoAnswer
+from minibroker.step_line import StepLine
 
 EXPECTED = (
     *(ClusterFailed, NoAnswer, MinibrokerError, AuditError, PortTaken, ZooKeeperFailed, DemoFailed, OSError),
@@ -52,7 +53,9 @@ def main() -> int:
         )
         if complaint:
             raise DemoFailed(complaint)
-        lines = InputLines.load(os.environ.get("FILE"))
+        with StepLine(output.progress) as steps:
+            steps.tell("reading the input")
+            lines = InputLines.load(os.environ.get("FILE"))
         ledger, acked_file = Ledger(), directory / "acknowledged.tsv"
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_demo(output, directory, lines, sabotage, ledger, acked_file))

@@ -24,13 +24,12 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class DemoOutput:
-    """Prints steps while they happen; `print_summary` repeats them as a table."""
+    """Prints steps and checks while they happen; `print_summary` repeats the checks as a table."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._line = ProgressLine(after_s=0.0)
+        self._line = ProgressLine()
         self._next_plain = time.monotonic() + PLAIN_PROGRESS_EVERY_S
-        self.events: list[tuple[float, str]] = []
         self.checks: list[Check] = []
 
     @property
@@ -42,10 +41,8 @@ class DemoOutput:
         return bool(self.checks) and all(check.held for check in self.checks)
 
     def tell(self, what: str) -> None:
-        """Print a step, and keep it for the table at the end."""
-        seconds = self.seconds
-        self.events.append((seconds, what))
-        self._print(seconds, what)
+        """Print a step."""
+        self._print(self.seconds, what)
 
     def check(self, name: str, held: bool, detail: str) -> bool:
         """Note and print whether something holds."""
@@ -72,10 +69,8 @@ class DemoOutput:
         sys.stdout.flush()
 
     def print_summary(self, stopped_by: Exception | None = None) -> None:
-        """Print the table of steps, the table of checks, and the verdict."""
+        """Print the table of checks, and the verdict."""
         self._line.clear()
-        click.echo()
-        print_table(("SECONDS", "WHAT HAPPENED"), [(f"{seconds:.1f}", what) for seconds, what in self.events])
         click.echo()
         print_table(
             ("PROMISE", "HELD", "EVIDENCE"),

@@ -115,6 +115,15 @@ def test_verdict_names_what_did_not_hold(capsys: pytest.CaptureFixture[str]) -> 
     assert "verdict: FAILED: that" in capsys.readouterr().out
 
 
+def test_each_step_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary told the whole story again."""
+    output = DemoOutput()
+    output.tell("started")
+    output.check("this", True, "fine")
+    output.print_summary()
+    assert capsys.readouterr().out.count("started") == 1
+
+
 def test_story_that_was_stopped_is_failed(capsys: pytest.CaptureFixture[str]) -> None:
     output = DemoOutput()
     output.check("this", True, "fine")
