@@ -163,7 +163,7 @@ class Administration:
     async def _alter(self, request: IncrementalAlterConfigsRequest) -> Response:
         results = []
         for resource in request.resources:
-            accepted = self._accepted(resource)
+            accepted = await self._accepted(resource)
             refusal = accepted if isinstance(accepted, TopicRefusal) else None
             if not isinstance(accepted, TopicRefusal) and not request.validate_only:
                 await self._alter_one(resource, accepted)
@@ -177,17 +177,17 @@ class Administration:
             )
         return IncrementalAlterConfigsResponse(responses=results)
 
-    def _accepted(self, resource: AlterConfigsResource) -> dict[str, str | None] | TopicRefusal:
+    async def _accepted(self, resource: AlterConfigsResource) -> dict[str, str | None] | TopicRefusal:
         """The changed settings as they are stored; None removes one."""
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             if name not in self._active.state.topics:
                 return TopicRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            accept_value = self._accept_topic_value
+            path, accept_value = topic_config_path(name), self._accept_topic_value
         elif resource.resource_type == ResourceType.BROKER:
             if not (name.isascii() and name.isdigit() and len(name) <= 10):
                 return TopicRefusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
-            accept_value = self._accept_broker_value
+            path, accept_value = broker_config_path(int(name)), self._accept_broker_value
         else:
             text = f"resource type {resource.resource_type}: settings belong to topics (2) and brokers (4)"
             return TopicRefusal(ErrorCode.INVALID_REQUEST, text)
@@ -195,10 +195,17 @@ class Administration:
         for each in resource.configs:
             if keys.count(each.name) > 1:
                 return TopicRefusal(ErrorCode.INVALID_CONFIG, f"{each.name} is named more than once")
-        try:
-            return {each.name: _accepted_value(each, accept_value) for each in resource.configs}
-        except ValueError as problem:
-            return TopicRefusal(ErrorCode.INVALID_CONFIG, str(problem))
+        accepted = {}
+        for each in resource.configs:
+            try:
+                accepted[each.name] = _accepted_value(each, accept_value)
+            except ValueError as problem:
+                is_deleted = each.config_operation == ConfigOperation.DELETE
+                # what another version has stored can be removed
+                if not is_deleted or each.name not in (await self._active.store.read_config(path))[0]:
+                    return TopicRefusal(ErrorCode.INVALID_CONFIG, str(problem))
+                accepted[each.name] = None
+        return accepted
 
     async def _alter_one(self, resource: AlterConfigsResource, accepted: dict[str, str | None]) -> None:
         def change(before: dict[str, str]) -> dict[str, str]:
@@ -223,6 +230,12 @@ class Administration:
 def _accepted_value(each: AlterableConfig, accept_value: AcceptValue) -> str | None:
     """The value as it is stored, None to remove it. Raises ValueError with what is wrong with it."""
     if each.config_operation == ConfigOperation.DELETE:
+        try:
+            accept_value(each.name, "")
+        except LookupError:  # not a setting, or not one that can be changed
+            raise
+        except ValueError:  # of the value, which it has not
+            pass
         return None
     if each.config_operation != ConfigOperation.SET:
         raise ValueError(f"{each.name}: operation {each.config_operation} is neither set (0) nor delete (1)")

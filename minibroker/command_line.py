@@ -102,8 +102,7 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
 
 def suggestion(name: str, known: Sequence[str]) -> str:
     """The end of a message about a name that does not exist; empty if no name is similar."""
-    meant = similar_names.suggestion(name, known)
-    return f"; {meant}" if meant else ""
+    return f"; {meant}" if (meant := similar_names.suggestion(name, known)) else ""
 
 
 def run_command_line(command: click.Command) -> NoReturn:
@@ -257,12 +256,13 @@ def with_port(server: str, port: int = 9092) -> str:
 
 
 def named_values(texts: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
-    """The texts `name=value` of a repeatable option; the last of a name counts. Raises BadParameter for one without
-    `=`."""
-    for text in texts:
-        if "=" not in text:
-            raise click.BadParameter(f"'{text}' is not {form}", param_hint=option)
-    return dict(text.split("=", 1) for text in texts)
+    """The texts `name=value` of a repeatable option. Raises BadParameter without `=`, and for a name given twice."""
+    pairs = [text.partition("=") for text in texts]
+    for number, (name, equals, _) in enumerate(pairs):
+        if not equals or name in (earlier for earlier, _, _ in pairs[:number]):
+            problem = f"{name} is given twice: give one value" if equals else f"'{name}' is not {form}"
+            raise click.BadParameter(problem, param_hint=option)
+    return {name: value for name, _, value in pairs}
 
 
 def is_whole_number(text: str) -> bool:

@@ -34,6 +34,11 @@ class BadValue(ValueError):
     """The text is not a valid value of the setting; the message says what is expected."""
 
 
+class NotChangeable(BadValue, LookupError):
+    """There is no such setting, or none that can be changed so: no value is valid, and there is nothing to remove. To
+    the controller, which asks for both, it is a LookupError."""
+
+
 def parse_value(setting: Setting, text: str) -> Any:
     """The value that `text` represents; raises BadValue with what was expected."""
     text = text.strip()

@@ -16,7 +16,7 @@ import msgspec
 
 from minibroker.broker.configuration.config import broken_rule
 from minibroker.broker.configuration.config_table import BrokerConfig
-from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
+from minibroker.broker.configuration.config_values import BadValue, NotChangeable, canonical_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS
 from minibroker.protocol.events.broker_events import NodeUnreadable, SettingIgnored, SettingsChanged
 from minibroker.protocol.similar_names import similar_name
@@ -42,9 +42,11 @@ def accepted_broker_value(config: BrokerConfig, name: str, value: str) -> str:
     setting = SETTINGS.get(name)
     if setting is None:
         near = similar_name(name, SETTINGS)
-        raise BadValue(f"{name!r:.200} is not a broker setting." + (f" Did you mean {near}?" if near else ""))
+        raise NotChangeable(f"{name!r:.200} is not a broker setting." + (f" Did you mean {near}?" if near else ""))
     if not setting.key.dynamic:
-        raise BadValue(f"{name} cannot be changed while a broker runs: set it in its configuration and restart it.")
+        raise NotChangeable(
+            f"{name} cannot be changed while a broker runs: set it in its configuration and restart it."
+        )
     try:
         accepted = canonical_value(setting, value)
     except BadValue as problem:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from minibroker.broker.configuration.config_table import NEVER, BrokerConfig
-from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
+from minibroker.broker.configuration.config_values import BadValue, NotChangeable, canonical_value, parse_value
 from minibroker.broker.configuration.settings import TOPIC_SETTINGS
 from minibroker.broker.log.config import LogConfig
 from minibroker.protocol.similar_names import similar_name
@@ -65,7 +65,7 @@ def accepted_topic_value(name: str, value: str) -> str:
     if setting is None:
         near = similar_name(name, TOPIC_SETTINGS)
         hint = f" Did you mean {near}?" if near else f" There are: {', '.join(TOPIC_SETTINGS)}."
-        raise BadValue(f"{name!r:.200} is not a topic setting.{hint}")
+        raise NotChangeable(f"{name!r:.200} is not a topic setting.{hint}")
     try:
         return canonical_value(setting, value)
     except BadValue as problem:

@@ -383,17 +383,30 @@ def alter(
 ) -> int:
     """Change settings of a topic."""
     (name,) = topics
-    changes: dict[str, str | None] = {**named_values(configs, "--config"), **dict.fromkeys(unset)}
+    values = named_values(configs, "--config")
+    if both := ", ".join(key for key in values if key in unset):
+        raise click.UsageError(f"{both}: give --config or --unset, not both")
+    changes: dict[str, str | None] = {**values, **dict.fromkeys(unset)}
     if not changes:
         raise click.UsageError("nothing to change: give --config KEY=VALUE or --unset KEY")
 
-    async def work(admin: "AdminClient", timeout_ms: float) -> None:
+    async def work(admin: "AdminClient", timeout_ms: float) -> dict[str, str | None]:
         await _require_topics(admin, topics, timeout_ms)
         await admin.alter_configs(changes, topic=name, timeout_ms=timeout_ms)
+        if not unset or as_json:
+            return {}
+        entries = (await admin.describe_configs(topic=name, timeout_ms=timeout_ms)).values()
+        return {entry.name: entry.value for entry in entries if entry.source != "dynamic-topic"}
 
-    _ask(bootstrap_servers, timeout_s, work)
+    defaults = _ask(bootstrap_servers, timeout_s, work)
     if as_json:
         print_json({"topic": name, "changed": changes})
     else:
-        click.echo(f"altered {name}: " + ", ".join(f"{key}={value}" for key, value in changes.items()))
+        texts = [f"{key}={value}" for key, value in values.items()]
+        texts += [f"{key} back to the default{_after_space(defaults.get(key))}" for key in dict.fromkeys(unset)]
+        click.echo(f"altered {name}: {', '.join(texts)}")
     return EXIT_FINE
+
+
+def _after_space(value: str | None) -> str:
+    return "" if value is None else f" {value}"

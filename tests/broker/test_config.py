@@ -275,8 +275,9 @@ def test_topic_setting_is_checked(name: str, value: str, message: str | None) ->
     if message is None:
         assert accepted_topic_value(name, value) == value
     else:
-        with pytest.raises(BadValue, match=re.escape(message)):
+        with pytest.raises(BadValue, match=re.escape(message)) as refused:
             accepted_topic_value(name, value)
+        assert isinstance(refused.value, LookupError) == ("topic setting" in message or "mean" in message)
 
 
 def test_a_topic_setting_is_stored_as_its_value_is_written_and_no_longer() -> None:

@@ -226,8 +226,9 @@ def test_change_of_a_running_brokers_setting_is_checked(name: str, value: str, m
     if message is None:
         assert accepted_broker_value(static_config(), name, value) == value
     else:
-        with pytest.raises(BadValue, match=re.escape(message)):
+        with pytest.raises(BadValue, match=re.escape(message)) as refused:
             accepted_broker_value(static_config(), name, value)
+        assert isinstance(refused.value, LookupError) == (not message.startswith("expected"))
 
 
 def test_a_setting_of_a_broker_is_stored_as_its_value_is_written() -> None:

@@ -197,9 +197,15 @@ class Candidate:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+class UnknownSetting(ValueError, LookupError):
+    """As brokers raise it."""
+
+
 def accept_topic_value(name: str, value: str) -> str:
     if name == "no.such.config":
-        raise ValueError(f"{name} is unknown")
+        raise UnknownSetting(f"{name} is unknown")
+    if not value:
+        raise ValueError(f"{name}: a value is missing")
     return value.strip()
 
 

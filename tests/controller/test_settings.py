@@ -117,6 +117,27 @@ async def test_invalid_settings_are_refused(cluster: Cluster) -> None:
     assert (await altered(cluster, controller, 3, "x"))[0] is ErrorCode.INVALID_REQUEST
 
 
+@simulated
+async def test_an_unknown_setting_is_removed_only_if_it_is_stored(cluster: Cluster) -> None:
+    """A typing mistake was accepted, and the setting that was meant stayed. Another version may have stored it."""
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]], retention_ms="5")
+    topic, unknown = ResourceType.TOPIC, setting("no.such.config", None)
+    refused = (ErrorCode.INVALID_CONFIG, "no.such.config is unknown")
+    assert await altered(cluster, controller, topic, "lines", unknown) == refused
+    both = (setting("retention.ms", None), unknown)
+    assert await altered(cluster, controller, topic, "lines", *both) == refused
+    path = znodes.topic_config_path("lines")
+    content, stat = await cluster.observer.get(path)
+    assert ConfigNode.decode(content).config == {"retention.ms": "5"}
+    stored = ConfigNode(config={"no.such.config": "1", "retention.ms": "5"})
+    await cluster.observer.set(path, stored.encode(), stat.version)
+    assert (await altered(cluster, controller, topic, "lines", *both))[0] is ErrorCode.NONE
+    content, _ = await cluster.observer.get(path)
+    assert ConfigNode.decode(content).config == {}
+
+
 @pytest.mark.invariant("I28")
 @simulated
 async def test_allowing_unclean_elections_elects_at_once(cluster: Cluster) -> None:

@@ -10,10 +10,12 @@ from click import ClickException
 from click.testing import CliRunner
 
 from minibroker.client.admin import BrokerReplicas, TopicDescription
-from minibroker.client.descriptions import PartitionDescription
+from minibroker.client.descriptions import ConfigEntry, PartitionDescription
 from minibroker.client.errors import BrokerError, CallTimedOut, Where, broker_error
+from minibroker.command_line import EXIT_USAGE
 from minibroker.commands import topic
 from minibroker.commands.topic import _delete, _risks, _summary
+from minibroker.commands.topic import alter as alter_command
 from minibroker.commands.topic import create as create_command
 from minibroker.commands.topic import delete as delete_command
 from minibroker.commands.topic import describe as describe_command
@@ -111,6 +113,45 @@ def test_a_deletion_that_is_decided_is_a_success(
     assert (shown.exit_code if shown else run.return_value) == code
     assert [json.loads(line) for line in run.stdout.splitlines()] == ([out] if out else [])
     assert (f"error: {shown.format_message()}" if shown else run.stderr.splitlines()[-1] if run.stderr else "") == err
+
+
+class AlteredTopic(Admin):
+    """Its defaults, after settings were unset."""
+
+    async def alter_configs(self, changes: dict[str, str | None], **_: object) -> None:
+        self.changes = changes
+
+    async def describe_configs(self, **_: object) -> dict[str, ConfigEntry]:
+        default = ConfigEntry("retention.ms", "604800000", "static-broker", False, False, "")
+        own = ConfigEntry("flush.ms", "7", "dynamic-topic", False, False, "")
+        return {entry.name: entry for entry in (default, own)}
+
+
+@pytest.mark.parametrize(
+    ("options", "out"),
+    [
+        (["--unset", "retention.ms"], "altered t: retention.ms back to the default 604800000\n"),
+        (["--unset", "flush.ms", "--set", "a=b"], "altered t: a=b, flush.ms back to the default\n"),
+    ],
+)
+def test_what_is_unset_goes_back_to_a_default(monkeypatch: pytest.MonkeyPatch, options: list[str], out: str) -> None:
+    """It printed Python's None: `altered t: retention.ms=None`. A broker that is late may still tell the old value."""
+    monkeypatch.setattr("minibroker.admin_call.AdminClient", lambda **_: AlteredTopic())
+    monkeypatch.setattr("minibroker.commands.topic._require_topics", _nothing)
+    assert CliRunner().invoke(alter_command, ["t", *options]).stdout == out
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--config", "retention.ms=5", "--unset", "retention.ms"], "retention.ms: give --config or --unset, not both"),
+        (["--config", "flush.ms=5", "--set", "flush.ms=6"], "flush.ms is given twice: give one value"),
+    ],
+)
+def test_two_changes_of_one_setting_are_refused(options: list[str], problem: str) -> None:
+    """The last one won, silently."""
+    run = CliRunner().invoke(alter_command, ["t", *options])
+    assert (run.exit_code, problem in run.output) == (EXIT_USAGE, True)
 
 
 async def _nothing(*_: object, **__: object) -> None:
