@@ -29,6 +29,11 @@ class StepLine:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether somebody sees it."""
+        return self._is_needed
+
     def tell(self, step: str) -> None:
         self._step = step
 

@@ -1,6 +1,7 @@
 """`minibroker consume`: records of topics on stdout."""
 
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from minibroker.command_line import (
     EXIT_FINE,
     CommandFailed,
     bootstrap_option,
+    human_bytes,
     require_reader,
     run_async,
     timeout_option,
@@ -96,8 +98,10 @@ def _printer(
     format_text: str | None, as_json: bool, json_values: bool, in_base64: bool
 ) -> "Callable[[Record], bytes] | None":
     """How a record is printed; None for the fast way, a value and a newline."""
-    if (format_text is not None) + json_values + in_base64 > 1:
-        raise click.UsageError("-f, --json-values and --base64 exclude each other: give one")
+    given = {"-f": format_text is not None, "-J": as_json, "--json-values": json_values, "--base64": in_base64}
+    forms = [option for option, is_given in given.items() if is_given]
+    if forms[2:] or (forms[1:] and ("-f" in forms or "-J" not in forms)):  # -J beside its own variants says the same
+        raise click.UsageError(f"{' and '.join(forms)} exclude each other: give one")
     if as_json or json_values or in_base64:
         from minibroker.records import record_format
 
@@ -138,7 +142,11 @@ async def _consume(
             await reader.start()
             for partition, end in reader.beyond.items():
                 warn(f"{partition} ends at {end}, so nothing is read from it")
-            await (_print_values(reader, count) if show is None else _print(reader, count, show))
+            with _Progress() as progress:
+                if show is None:
+                    await _print_values(reader, count, progress)
+                else:
+                    await _print(reader, count, show, progress)
     except OffsetOutOfRange as error:
         raise CommandFailed(
             f"the next record of {error.topic_partition} is gone (deleted by retention, or lost with its leader): run"
@@ -148,7 +156,32 @@ async def _consume(
         raise CommandFailed(str(error)) from None
 
 
-async def _print_values(reader: "RecordReader", count: int | None) -> None:
+class _Progress:
+    """Counts what is printed, and shows it if that goes into a file."""
+
+    def __init__(self) -> None:
+        from minibroker.file_progress import FileProgress
+
+        self._line = FileProgress()
+        self._began = time.monotonic()
+        self._records = self._bytes = 0
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.clear()
+
+    def add(self, records: int, size: int) -> None:
+        self._records += records
+        self._bytes += size
+        if self._line.due():
+            seconds = time.monotonic() - self._began
+            rate = human_bytes(self._bytes / seconds)
+            self._line.show(f"{self._records} records, {human_bytes(self._bytes)}, {rate}/s, {seconds:.0f} s")
+
+
+async def _print_values(reader: "RecordReader", count: int | None, progress: _Progress) -> None:
     write, flush = _output()
     left = count
     async for batches in reader.batches():
@@ -156,7 +189,9 @@ async def _print_values(reader: "RecordReader", count: int | None) -> None:
             require_reader()
         for batch in batches:
             values = batch.values if left is None else batch.values[:left]
-            write(_joined(values))
+            content = _joined(values)
+            write(content)
+            progress.add(len(values), len(content))
             if left is not None:
                 left -= len(values)
                 if left <= 0:
@@ -172,14 +207,18 @@ def _joined(values: "Any") -> bytes:
         return b"".join((value or b"") + b"\n" for value in values)
 
 
-async def _print(reader: "RecordReader", count: int | None, show: "Callable[[Record], bytes]") -> None:
+async def _print(
+    reader: "RecordReader", count: int | None, show: "Callable[[Record], bytes]", progress: _Progress
+) -> None:
     write, flush = _output()
     left = count
     async for records in reader.records():
         if not records:
             require_reader()
         some = records if left is None else records[:left]
-        write(b"".join(map(show, some)))
+        content = b"".join(map(show, some))
+        write(content)
+        progress.add(len(some), len(content))
         flush()
         if left is not None:
             left -= len(some)

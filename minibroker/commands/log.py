@@ -58,13 +58,15 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
 
     The leader epochs of leader-epoch-checkpoint come first. Exit code 10 if a batch or that file is damaged.
     """
+    from minibroker.file_progress import FileProgress
     from minibroker.offline.segment_files import SegmentProblem, open_segment, unreadable, walk
 
     segments = _segments(path)
     damaged = bool(_print_owner_problems(segments, as_json))
     for directory in sorted({segment.parent for segment in segments}):
         damaged |= _print_epochs(directory, as_json)
-    for segment in segments:
+    progress = FileProgress()
+    for number, segment in enumerate(segments, start=1):
         if not as_json:
             click.secho(str(segment), bold=True)
         try:
@@ -74,6 +76,8 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
             _print_problem(segment, 0, unreadable(segment, error).what, as_json)
             continue
         for item in walk(content):
+            if progress.due():
+                progress.show(f"{number} of {len(segments)} files, {100 * item.position // len(content)} % of it")
             if isinstance(item, SegmentProblem):
                 damaged = True
                 _print_problem(segment, item.position, item.what, as_json)
@@ -86,6 +90,7 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
                 click.echo(f"position: {item.position} {' '.join(words)}")
             if with_records and item.problem is None:
                 _print_records(content[item.position : item.position + item.header.size_bytes], as_json)
+    progress.clear()
     return EXIT_FOUND_WRONG if damaged else EXIT_FINE
 
 

@@ -37,9 +37,11 @@ def install(mirror: str | None, as_json: bool) -> int:
     same jars.
     """
     from minibroker.local_cluster.zookeeper_jars import JARS, CannotFetch, install_jars
+    from minibroker.step_line import StepLine
 
     try:
-        directory = install_jars(mirror, note)
+        with StepLine() as steps:
+            directory = install_jars(mirror, steps.tell if steps.is_shown else note)
     except CannotFetch as error:
         raise CommandFailed(str(error)) from None
     if as_json:

@@ -146,16 +146,41 @@ def zookeeper_jars() -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------- fetching
 def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
-    """Fetch all jars, compare each with its checksum, and return their folder, which is complete or not there.
+    """Fetch all jars, compare each with its checksum, and return their folder, which is complete or not there. What is
+    there and right is not fetched again.
 
     `mirror` is the address of a Maven repository (http, https or file); without one, `mvn` fetches them from where it
     is set up to look, and where there is no `mvn` they come from Maven Central. `progress` gets a line for each
     step. Raises CannotFetch.
     """
+    target = installed_directory()
+    if _are_right(target):
+        return target
+    try:
+        _install(target, mirror, progress)
+    except OSError as error:
+        raise CannotFetch(
+            f"{error.filename or target} cannot be written ({error.strerror}): name another folder by {CACHE_VARIABLE},"
+            " for `cluster up` too"
+        ) from None
+    return target
+
+
+def _are_right(directory: Path) -> bool:
+    try:
+        return all(_checksum(directory / jar.file_name) == jar.sha256 for jar in JARS)
+    except OSError:
+        return False
+
+
+def _checksum(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _install(target: Path, mirror: str | None, progress: Callable[[str], None]) -> None:
     maven = shutil.which("mvn")
     if mirror is None and maven is None:
         mirror = MAVEN_CENTRAL
-    target = installed_directory()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as name:
         fresh = Path(name) / "jars"
@@ -169,7 +194,7 @@ def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
                 progress(f"fetching {jar.file_name}")
                 _fetch_from(mirror.rstrip("/"), jar, fresh)
         for jar in JARS:
-            found = hashlib.sha256((fresh / jar.file_name).read_bytes()).hexdigest()
+            found = _checksum(fresh / jar.file_name)
             if found != jar.sha256:
                 raise CannotFetch(
                     f"{jar.file_name} has the SHA-256 {found}, not {jar.sha256}: it was damaged or replaced on its way,"
@@ -177,7 +202,6 @@ def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
                 )
         shutil.rmtree(target, ignore_errors=True)
         fresh.rename(target)
-    return target
 
 
 def _fetch_by_maven(maven: str, directory: Path, target: Path) -> None:

@@ -5,6 +5,7 @@ The repository is a server of this test that serves PySpark's jars: they are byt
 
 import hashlib
 import http.server
+import shutil
 import stat
 import subprocess
 import sys
@@ -102,7 +103,23 @@ def test_a_mirror_that_takes_too_long_is_named(mirror: str, monkeypatch: pytest.
         install_jars(mirror, lambda _: None)
 
 
-def test_a_second_installation_replaces_the_first(mirror: str) -> None:
+def test_what_is_there_and_right_is_not_fetched_again(mirror: str) -> None:
+    """Each call ran mvn, for up to a quarter of a minute."""
+    directory = install_jars(mirror, lambda _: None)
+    assert install_jars("http://127.0.0.1:1", pytest.fail) == directory
+
+
+def test_a_cache_folder_that_cannot_be_made_names_the_variable(
+    mirror: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It advised to check the path."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    with pytest.raises(CannotFetch, match=r"cache cannot be written \(.*name another folder by MINIBROKER_CACHE_DIR"):
+        install_jars(mirror, lambda _: None)
+
+
+def test_a_second_installation_replaces_a_damaged_one(mirror: str) -> None:
     directory = install_jars(mirror, lambda _: None)
     (directory / "zk-1.2.jar").write_bytes(b"damaged later")
     install_jars(mirror, lambda _: None)
@@ -142,7 +159,7 @@ def test_without_a_mirror_maven_fetches(mirror: str, monkeypatch: pytest.MonkeyP
     maven.write_text(f'#!/bin/sh\nfor word; do folder="${{word#-DoutputDirectory=}}"; done\n{writes}\n')
     maven.chmod(maven.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{maven.parent}:/bin:/usr/bin")
-    assert install_jars(None, lambda _: None).is_dir()
+    shutil.rmtree(install_jars(None, lambda _: None))
     maven.write_text("#!/bin/sh\necho '[ERROR] no network'; exit 1\n")
     with pytest.raises(CannotFetch, match=r"mvn cannot fetch the jars \(\[ERROR\] no network\).*--mirror"):
         install_jars(None, lambda _: None)
@@ -153,7 +170,7 @@ def test_without_maven_and_mirror_they_come_from_maven_central(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(jars, "MAVEN_CENTRAL", mirror)
-    assert install_jars(None, lambda _: None).is_dir()
+    shutil.rmtree(install_jars(None, lambda _: None))
     monkeypatch.setattr(jars, "MAVEN_CENTRAL", "http://127.0.0.1:1/maven2")
     with pytest.raises(CannotFetch, match=r"name a Maven repository that this machine reaches, by --mirror URL"):
         install_jars(None, lambda _: None)
