@@ -446,10 +446,11 @@ class AdminClient(PublicClient):
             answers = await asyncio.gather(*asked)
             waiting = [broker_id for broker_id, knows in zip(waiting, answers, strict=True) if not knows]
             if waiting and not await deadline.pause(self._settings.retry_backoff_ms / 2):
-                state = "know of" if present else "have forgotten"
+                singular, plural = ("does not know", "do not know") if present else ("still has", "still have")
+                who = f"broker {waiting[0]} {singular}" if len(waiting) == 1 else f"brokers {waiting} {plural}"
                 raise CallTimedOut(
-                    f"it is done, but brokers {waiting} do not {state} {some_of([*topics])} after "
-                    f"{round(deadline.timeout_ms)} ms"
+                    f"it is done, but {who} {some_of([*topics])} after {round(deadline.timeout_ms)} ms:"
+                    " `minibroker doctor` names what is wrong, and the cure"
                 )
 
     async def _knows(

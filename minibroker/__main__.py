@@ -45,7 +45,24 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+OF_COMMANDS = frozenset({"--json", "--timeout", "-b", "--bootstrap-servers", "-t", "--topic", "--data-dir"})
+
+
+class OutermostGroup(LazyGroup):
+    """Tells where an option goes that stands in front of the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in OF_COMMANDS:
+                raise
+            raise click.UsageError(
+                f"{error.option_name} goes behind the command: minibroker COMMAND {error.option_name}", ctx
+            ) from None
+
+
+@click.group(cls=OutermostGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="minibroker")
 def minibroker() -> None:
     """A small replicated log: three brokers, leader epochs, in-sync replicas, and an audit that proves them equal.

@@ -1,11 +1,12 @@
 """`minibroker broker`: one broker in the foreground."""
 
+import logging
 import os
 from pathlib import Path
 
 import click
 
-from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_option, print_json
+from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_option, print_error, print_json
 
 NECESSARY_SETTINGS = ("broker.id=1", "log.dirs=logs", "zookeeper.connect=localhost:2181")
 """Every broker needs them, so other settings are checked together with them, where a cluster gives its own later."""
@@ -61,16 +62,30 @@ def broker(
     if not print_config:
         from minibroker.broker.__main__ import run_broker
 
+        last_error = _LastError(logging.ERROR)
+        logging.getLogger("minibroker").addHandler(last_error)
         try:
-            return run_broker(config, None if log_file is None else str(log_file), log_format)
+            code = run_broker(config, None if log_file is None else str(log_file), log_format)
         except OSError as error:
             raise CommandFailed(f"the log cannot be written to {log_file}: {error.strerror}") from None
+        if code and as_json:
+            print_error(last_error.text, code, as_json=True)
+        return code
     for setting in describe(config):
         if as_json:
             print_json({"name": setting.name, "value": setting.value, "source": setting.source, "doc": setting.doc})
         else:
             click.echo(f"{setting.name}={setting.value}  # {setting.source}")
     return EXIT_FINE
+
+
+class _LastError(logging.Handler):
+    """Keeps the last error that is logged: a broker ends with it."""
+
+    text = "the broker ended with an error: its log says why"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
 
 
 def _read_settings(file: Path) -> str:

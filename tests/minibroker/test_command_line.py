@@ -482,6 +482,15 @@ def test_a_broker_that_cannot_be_one_is_a_usage_error(tmp_path: Path) -> None:
         run_on_cluster(resolve(), tmp_path, 5, "cluster kill")
 
 
+@pytest.mark.parametrize("words", [["--json", "topic", "list"], ["-b", "h:1", "replicas"]])
+def test_an_option_in_front_of_the_command_is_told_its_place(words: list[str]) -> None:
+    """It advised `--version`."""
+    run = CliRunner().invoke(minibroker, words)
+    assert run.exit_code == EXIT_USAGE
+    assert f"{words[0]} goes behind the command: minibroker COMMAND {words[0]}" in run.output
+    assert "No such option '--hlp'. Did you mean '--help'?" in CliRunner().invoke(minibroker, ["--hlp"]).output
+
+
 def test_a_time_that_is_none_is_named_as_it_was_given() -> None:
     run = CliRunner().invoke(offsets, ["lines", "--at", "junk"])
     assert "'junk' is not a time" in run.output
