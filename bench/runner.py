@@ -137,12 +137,13 @@ class Runner:
 
     async def _measure_idle(self) -> None:
         """The cost of an idle cluster, as part of its description."""
-        await self._come_to_rest("both clusters idle")
+        await self._come_to_rest("idle")
         for name, busy in (await self._busy(IDLE_SECONDS)).items():
             self._configuration[name]["idle, share of a core"] = f"{busy:.1%}"
 
     async def _come_to_rest(self, at: str) -> None:
-        self._progress(f"{at}: waiting until both are at rest")
+        verb = "is" if len(self._shared) == 1 else "are"
+        self._progress(f"{at}: waiting until {' and '.join(self._shared)} {verb} at rest")
         deadline = time.monotonic() + REST_SECONDS_MAX
         while time.monotonic() < deadline and max((await self._busy(REST_SECONDS)).values()) > REST_SHARE:
             pass
@@ -155,7 +156,7 @@ class Runner:
 
     async def _stop_shared(self) -> None:
         stopping, self._shared = self._shared, {}
-        self._progress(" and ".join(["stopping", *stopping]) if stopping else "")
+        self._progress(f"stopping {' and '.join(stopping)}" if stopping else "")
         await asyncio.gather(*(peer.stop() for peer in stopping.values()))
 
     # ----------------------------------------------------------------------------------------------------- rounds

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from minibroker.bench.case import Case
 from minibroker.bench.cases import audit, bare, consume, failover, latency, memory, partitions, produce, recovery, start
+from minibroker.protocol.similar_names import suggestion
 
 BY_DEFAULT: tuple[Case, ...] = (
     *produce.CASES,
@@ -25,7 +26,7 @@ CASES = (*BY_DEFAULT, *BY_NAME)
 
 
 class NoSuchCase(Exception):
-    """No case has this name; the message lists all cases."""
+    """No case has this name; the message names a similar one, or else all."""
 
 
 def choose(names: Sequence[str]) -> list[Case]:
@@ -39,10 +40,15 @@ def choose(names: Sequence[str]) -> list[Case]:
     for name in names:
         matching = [case.name for case in CASES if _matches(case.name, name)]
         if not matching:
-            unknown.append(f"'{name}'")
+            unknown.append(name)
         found.update(matching)
     if unknown:
-        raise NoSuchCase(f"there is no case {', '.join(unknown)}: there are {', '.join(case.name for case in CASES)}")
+        known = [case.name for case in CASES]
+        near = [f"'{name}'; {meant}" for name in unknown if (meant := suggestion(name, known))]
+        if len(near) == len(unknown):
+            raise NoSuchCase(f"there is no case {', '.join(near)} `minibroker bench list` prints all")
+        quoted = ", ".join(f"'{name}'" for name in unknown)
+        raise NoSuchCase(f"there is no case {quoted}: there are {', '.join(known)}")
     return [case for case in CASES if case.name in found]
 
 

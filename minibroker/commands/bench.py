@@ -11,7 +11,6 @@ from minibroker.command_line import (
     CommandFailed,
     ExistingPath,
     LazyGroup,
-    ProgressLine,
     Seconds,
     WrongUsage,
     bootstrap_option,
@@ -120,6 +119,7 @@ def bench(
         raise WrongUsage("these cases are only for Kafka: give --peer kafka")
     from minibroker.bench.peers.peer import PeerFailed
     from minibroker.bench.session import BenchOptions, run
+    from minibroker.step_line import StepLine
 
     options = BenchOptions(
         cases=chosen,
@@ -130,7 +130,6 @@ def bench(
         heap=heap,
         data_directory=None if data_dir is None else Path(data_dir),
     )
-    progress = ProgressLine(after_s=0.0)
     kept: list[Document] = []
 
     def keep(found: "Document") -> None:
@@ -139,11 +138,11 @@ def bench(
             write(found, Path(out))
 
     try:
-        run_async(run(options, progress.show, keep))
+        with StepLine() as steps:
+            run_async(run(options, steps.tell, keep))
     except PeerFailed as error:
         raise CommandFailed(str(error)) from None
     finally:
-        progress.clear()
         if kept:  # also after an interrupt
             show(kept[0], as_json)
             if out is not None:

@@ -131,7 +131,7 @@ async def _consume(
     show: "Callable[[Record], bytes] | None",
     timeout_ms: int,
 ) -> None:
-    from minibroker.client.errors import MinibrokerError, OffsetOutOfRange
+    from minibroker.client.errors import MinibrokerError, OffsetOutOfRange, TopicMadeAgain
     from minibroker.opened_client import opened, require_topics, warn_of_deletions
 
     try:
@@ -151,6 +151,11 @@ async def _consume(
         raise CommandFailed(
             f"the next record of {error.topic_partition} is gone (deleted by retention, or lost with its leader): run"
             " the command again"
+        ) from None
+    except TopicMadeAgain as error:
+        raise CommandFailed(
+            f"the topic of {error.topic_partition} was deleted and created again: position {error.position} belonged to"
+            " the deleted topic; run the command again, with -o beginning for the new topic's first record"
         ) from None
     except MinibrokerError as error:
         raise CommandFailed(str(error)) from None

@@ -22,6 +22,7 @@ from minibroker.command_line import (
     Seconds,
     bootstrap_option,
     json_option,
+    note,
     print_json,
     require_reader,
     run_async,
@@ -64,9 +65,9 @@ def top(
 
     q or Ctrl-C ends it. A small terminal shows fewer columns, and replicas out of sync first. LAG of a replica that
     does not answer is what its leader knows: '-' nothing, '5+' at least 5. Without a terminal, or with --json, only the
-    events are printed, one per line.
+    events are printed, one per line, as they come.
     """
-    screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not sys.stdout.isatty() else LiveScreen()
+    screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not _can_draw() else LiveScreen()
     try:
         with _ending_tidily(screen), screen:
             watching = _watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen)
@@ -74,6 +75,10 @@ def top(
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED if looks else EXIT_FINE  # Ctrl-C is the normal end of top
     return EXIT_FINE
+
+
+def _can_draw() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 async def _until_q(watching: Coroutine[Any, Any, object]) -> None:
@@ -167,6 +172,7 @@ class EventLines:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._has_begun = False
 
     def __enter__(self) -> "EventLines":
         return self
@@ -178,6 +184,9 @@ class EventLines:
         import msgspec
 
         require_reader()
+        if not self._has_begun:  # there may be no event for hours
+            self._has_begun = True
+            note("only events are printed, as they come: `minibroker replicas` prints the replicas")
         for change in changes:
             moment = datetime.fromtimestamp(change.at_ms / 1000).astimezone()
             if self._as_json:

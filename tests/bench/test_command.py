@@ -39,9 +39,18 @@ def test_long_cases_run_only_when_named() -> None:
 
 
 def test_an_unknown_case_lists_the_existing_ones() -> None:
-    result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce"])
+    result = CliRunner().invoke(minibroker, ["bench", "--cases", "zzz"])
     assert result.exit_code == EXIT_USAGE
+    assert "there is no case 'zzz': there are " in result.output
     assert "produce-1kb-128kib" in result.output
+
+
+def test_a_case_like_an_existing_one_names_that_one() -> None:
+    """It listed all 34."""
+    result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce-1KB-16KiB"])
+    assert result.exit_code == EXIT_USAGE
+    assert "'produce-1KB-16KiB'; did you mean 'produce-1kb-16kib'? `minibroker bench list` prints all" in result.output
+    assert "memory" not in result.output
 
 
 @pytest.mark.parametrize("arguments", [["--rate", "5"], ["-t", "t"], ["--rate", "5", "-t", "t", "--cases", "memory"]])

@@ -44,6 +44,7 @@ class Stage:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.log: list[str] = []
+        self.told: list[str] = []
         self.failing: set[str] = set()
         self.runner: Runner
 
@@ -54,7 +55,13 @@ class Stage:
             raise CaseFailed("a record was lost")
         return Measurement({"mb_s": 1.0})
 
-    async def run(self, alternations: int = 2, warm: bool = False, **case: bool) -> Document:
+    async def run(
+        self,
+        alternations: int = 2,
+        warm: bool = False,
+        own_cluster: bool = False,
+        peers: tuple[str, ...] = ("minibroker", "kafka"),
+    ) -> Document:
         played = Case(
             name="case",
             title="a case",
@@ -63,17 +70,17 @@ class Stage:
             higher_is_better=True,
             about_s=1,
             run=self.play,
-            own_cluster=case.get("own_cluster", False),
+            own_cluster=own_cluster,
         )
         plan = RunPlan(
             cases=[played],
-            peers=("minibroker", "kafka"),
+            peers=peers,
             alternations=alternations,
             volume=1.0,
             warm=warm,
             directory=self.directory,
         )
-        self.runner = Runner(plan, self.make_peer, lambda what: None, settle=lambda: None)
+        self.runner = Runner(plan, self.make_peer, self.told.append, settle=lambda: None)
         await self.runner.run(lambda document: None)
         return self.runner.document()
 
@@ -147,6 +154,13 @@ async def test_a_round_begins_when_both_clusters_are_at_rest(stage: Stage, busy_
     await stage.run(alternations=1, warm=True)
     played = [what for what in stage.log if not what.startswith("st")]
     assert played == ["look"] * (4 + 6) + ["minibroker 0-0", "look", "look", "kafka 0-0"]
+
+
+async def test_one_cluster_is_not_called_both(stage: Stage, busy_clusters: list[float]) -> None:
+    """`bench` alone said "waiting until both are at rest" and "stopping and minibroker"."""
+    await stage.run(alternations=1, warm=True, peers=("minibroker",))
+    assert "idle: waiting until minibroker is at rest" in stage.told
+    assert "stopping minibroker" in stage.told
 
 
 async def test_the_wait_for_a_cluster_that_never_rests_is_limited(

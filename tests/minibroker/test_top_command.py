@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 import termios
+from typing import cast
 
 import pytest
 
-from minibroker.commands.top import SIDE_MAX, LiveScreen, _ending_tidily, _until_q
+from minibroker.commands.top import SIDE_MAX, EventLines, LiveScreen, _can_draw, _ending_tidily, _until_q
+from minibroker.observation.cluster_view import ClusterView
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
@@ -44,6 +46,30 @@ def test_a_terminal_that_is_gone_ends_it(monkeypatch: pytest.MonkeyPatch) -> Non
             await asyncio.wait_for(watching, 10)
 
         asyncio.run(closed())
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_a_table_it_says_that_there_are_only_events(
+    capsys: pytest.CaptureFixture[str], *, as_json: bool
+) -> None:
+    """`top -n 2 | cat` printed nothing at all."""
+    lines = EventLines(as_json)
+    lines.show(cast("ClusterView", None), [])
+    lines.show(cast("ClusterView", None), [])
+    told = "only events are printed, as they come: `minibroker replicas` prints the replicas\n"
+    assert capsys.readouterr() == ("", told)
+
+
+def test_a_terminal_that_knows_no_escapes_gets_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stayed empty."""
+    person, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setenv("TERM", "xterm")
+        assert _can_draw()
+        monkeypatch.setenv("TERM", "dumb")
+        assert not _can_draw()
+    os.close(person)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
