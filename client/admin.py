@@ -186,7 +186,7 @@ class AdminClient(PublicClient):
     ) -> dict[str, CreatedTopic | BrokerError]:
         """As `create_topic`, for several topics; a topic that failed has its error as value."""
         deadline = self._deadline(timeout_ms)
-        wanted = {topic.name: creatable(topic) for topic in topics}
+        wanted = {topic.name: topic for topic in map(creatable, topics)}
         request = CreateTopicsRequest(
             topics=list(wanted.values()), timeout_ms=deadline.remaining_ms(), validate_only=validate_only
         )

@@ -20,10 +20,15 @@ class CallerCheck:
         self._loop = asyncio.get_running_loop()
         self._process_id = default_runtime.process_id
 
+    @property
+    def is_in_own_process(self) -> bool:
+        """Not in one that was forked from it, which has a copy of the client."""
+        return default_runtime.process_id == self._process_id
+
     def check(self) -> None:
         """Raises ForeignCaller. Costs as much as one record of a batch, so it runs once per batch or wait, not per
         record."""
-        if default_runtime.process_id != self._process_id:
+        if default_runtime.process_id != self._process_id:  # not the property: a call costs as much as the rest
             raise ForeignCaller(
                 f"this {self._what} was started before the process was forked, and belongs to the parent process:"
                 " start another one after the fork"

@@ -22,7 +22,7 @@ from minibroker.protocol.wire.messages import (
 )
 
 
-class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+class NewTopic(msgspec.Struct, frozen=True):
     """A topic to be created. None: the cluster's default."""
 
     name: str
@@ -110,6 +110,9 @@ class BrokerReplicas(msgspec.Struct, frozen=True):
 
 
 def creatable(topic: NewTopic) -> CreatableTopic:
+    """Raises InvalidCall."""
+    if not isinstance(topic, NewTopic):
+        raise InvalidCall(f"{topic!r:.80} is no topic to create: give NewTopic(name, partitions, replication_factor)")
     for name, number in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
         if number is not None:
             check_at_least(1, **{name: number})

@@ -5,6 +5,7 @@ Owns: numbers, deadlines, and the checks of what users pass in. Leaves to others
 
 import asyncio
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from minibroker.client.errors import InvalidCall
@@ -14,6 +15,8 @@ from minibroker.protocol.record_batch import TIMESTAMP_MAX, TIMESTAMP_MIN
 
 DEFAULT_PORT = 9092
 BOOTSTRAP_SERVERS_MAX = 100
+NO_HOST = re.compile(r"[\s,;/@?#\[\]]")
+"""No name or address of a host has these; they come from other ways to write a list or a URL."""
 CONNECT_TIMEOUT_MS = 5_000
 """For a host that does not even refuse: the next server is tried after this."""
 METADATA_TIMEOUT_MS = 2_000
@@ -119,8 +122,8 @@ def _parse_server(text: str) -> Address:
     elif ":" in host and not host.startswith("["):
         host, port_text = text, str(DEFAULT_PORT)  # a bare IPv6 address
     host = host.strip("[]")
-    if not host or not _is_port(port_text):
-        raise InvalidCall(f"bootstrap server {text!r} is not HOST:PORT")
+    if not host or not _is_port(port_text) or NO_HOST.search(host):
+        raise InvalidCall(f"bootstrap server {text!r:.200} is not HOST:PORT: commas separate servers")
     return Address(host, int(port_text))
 
 

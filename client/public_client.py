@@ -6,9 +6,10 @@ opening and closing mean.
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from minibroker.client.argument_hints import check_arguments, refuse_attribute
+from minibroker.client.errors import WrongArguments
 
 
 class PublicClient(ABC):
@@ -39,6 +40,12 @@ class PublicClient(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __enter__(self, *details: object) -> Never:
+        raise WrongArguments(f"use `async with {type(self).__name__}(..)`: opening and closing wait for the cluster")
+
+    __exit__ = __enter__
+    """Python looks for it before it calls the other."""
 
     @classmethod
     def _check_arguments(cls, positional: tuple[object, ...], unknown: dict[str, Any]) -> None:

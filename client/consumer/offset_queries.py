@@ -2,10 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from typing import Never
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.fetch_answer import AnswerCallback
 from minibroker.client.consumer.fetcher import Fetcher
+from minibroker.client.errors import WrongArguments
 from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, as_partition, check_at_least, check_timestamp
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.public_client import PublicClient
@@ -21,6 +23,9 @@ class OffsetQueries(PublicClient):
 
     @abstractmethod
     def _check_open(self) -> None: ...
+
+    def __iter__(self) -> Never:
+        raise WrongArguments("use `async for record in consumer`: reading waits for records")
 
     def add_answer_callback(self, callback: AnswerCallback) -> None:
         """Have `callback(answer)` called with each FetchAnswer from now on, also with those without records, before

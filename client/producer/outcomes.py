@@ -4,8 +4,10 @@ Owns: one future for any number of batches; the failed ones until flush() or clo
 """
 
 import asyncio
+import warnings
 from collections.abc import Callable, Sequence
 
+from minibroker.client.client_log import ClientLog
 from minibroker.client.errors import DeliveryAborted, MinibrokerError, UndeliveredRecords, records
 from minibroker.client.limits import CANCELLED_CLOSE_MS, FAILURES_REMEMBERED, Deadline
 from minibroker.client.producer.batches import Batch
@@ -51,11 +53,25 @@ def cancelled_close_ms(oldest: Batch | None, obstacle: Callable[[Batch], Minibro
 
 def aborted_by_close(batch: Batch, why: MinibrokerError | None) -> DeliveryAborted:
     """The error of a batch that `close` gave up. `why`: what it waited for."""
-    count = batch.builder.record_count if batch.packed is None else batch.record_count
+    count = _record_count(batch)
     verb = "was" if count == 1 else "were"
     text = f"the producer was closed before {records(count)} for {batch.topic_partition} {verb} acknowledged"
     text += f" ({batch.fate()})" if why is None else f" ({batch.fate()}); last error: {why}"
     return DeliveryAborted(text, maybe_written=batch.maybe_written or batch.in_flight)
+
+
+def _record_count(batch: Batch) -> int:
+    return batch.builder.record_count if batch.packed is None else batch.record_count
+
+
+def warn_of_unclosed(client_id: str, batches: Sequence[Batch]) -> None:
+    """A producer is collected that was never closed, and these batches of it have no outcome."""
+    count = sum(map(_record_count, batches))
+    text = "a producer was never closed: use `async with Producer(...)`, or `await close()`"
+    if count:
+        text += f"; {records(count)} that it had taken {'has' if count == 1 else 'have'} no outcome, and may be lost"
+        ClientLog(client_id).warning("%s", text)
+    warnings.warn(f"{client_id}: {text}", ResourceWarning, stacklevel=3)
 
 
 class Failures:

@@ -30,6 +30,7 @@ from minibroker.client.producer.outcomes import (
     aborted_by_close,
     cancelled_close_ms,
     not_acknowledged,
+    warn_of_unclosed,
     without_outcome,
 )
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
@@ -158,6 +159,10 @@ class Producer(PublicClient):
         self._started = True
         if self._settings.idempotent and self._accumulator.identity is None:
             self._sender.want_identity()
+
+    def __del__(self) -> None:
+        if vars(self).get("_started") and not self._closing and self._runtime is None and self._owner.is_in_own_process:
+            warn_of_unclosed(self._settings.client_id, self._unfinished())
 
     async def _take_name(self) -> None:
         try:
@@ -460,11 +465,13 @@ class Producer(PublicClient):
         return Deadline(own_ms if timeout_ms is None else timeout_ms)
 
     async def _flush(self, deadline: Deadline) -> None:
-        pending = [batch for queue in self._accumulator.active_queues() for batch in queue.unfinished()]
-        if pending:
+        if pending := self._unfinished():
             await self._wait_for(pending, deadline)
         await asyncio.sleep(0)  # tasks that await a delivery get its failure first
         self._failures.report()
+
+    def _unfinished(self) -> list[Batch]:
+        return [batch for queue in self._accumulator.active_queues() for batch in queue.unfinished()]
 
     async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
         with self._urgency.raised():
@@ -474,9 +481,8 @@ class Producer(PublicClient):
 
     def _abort_rest(self) -> None:
         """Give every remaining batch an outcome."""
-        for queue in self._accumulator.active_queues():
-            for batch in queue.unfinished():
-                self._accumulator.expire(batch, aborted_by_close(batch, self._sender.obstacle(batch)))
+        for batch in self._unfinished():
+            self._accumulator.expire(batch, aborted_by_close(batch, self._sender.obstacle(batch)))
         finished, self._accumulator.finished = self._accumulator.finished, []
         self._on_finished(finished)
         self._memory.end(ClientClosed("the producer was closed"))

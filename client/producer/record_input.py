@@ -129,6 +129,8 @@ class RecordColumns:
 
 def _column(name: str, members: Iterable[RecordBytes]) -> tuple[list[bytes | None], list[bytes] | None]:
     """A copy, which the caller cannot change meanwhile; the same list again if all members are bytes, else None."""
+    if isinstance(members, bytes | bytearray | memoryview | str):
+        raise InvalidCall(f"{name}s is one {name}: give a list, or `send` one record")
     given: list[Any] = list(members)
     if set(map(type, given)) <= {bytes}:
         return given, given

@@ -139,6 +139,32 @@ def test_what_cannot_be_sent_to_a_broker_is_a_wrong_call(cluster: FakeCluster) -
     cluster.run(main, seconds_max=5)
 
 
+def test_what_is_no_topic_to_create_is_named(cluster: FakeCluster) -> None:
+    """`create_topics(["x"])` ended in Python's own error, and so did a name by position."""
+    assert NewTopic("a", 3, 2) == NewTopic(name="a", partitions=3, replication_factor=2)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            wrong: Any
+            for wrong in (["x"], "xy", [None]):
+                with pytest.raises(InvalidCall, match=r"is no topic to create: give NewTopic\(name"):
+                    await admin.create_topics(wrong)
+
+    cluster.run(main, seconds_max=5)
+
+
+@pytest.mark.parametrize("servers", ["a:9092;b:9093", "a:9092 b:9093", "a/b:1", "me@a:1", ["a:1,b:2"]])
+def test_servers_that_no_comma_separates_are_refused(servers: Any) -> None:
+    """The host was `a:9092;b`, which nobody finds."""
+    with pytest.raises(InvalidCall, match="is not HOST:PORT: commas separate servers"):
+        Producer(bootstrap_servers=servers)
+
+
+@pytest.mark.parametrize("servers", ["::1", "[::1]:9092", "fe80::1%eth0", "a_b.example-c.org.:9092", "bücher.example"])
+def test_hosts_have_these_forms(servers: str) -> None:
+    Producer(bootstrap_servers=servers)
+
+
 @pytest.mark.parametrize("wrong", ["lines", ["lines"], [("lines",)], [7]])
 def test_what_is_no_partition_is_named(cluster: FakeCluster, wrong: Any) -> None:
     """Once a topic alone gave 'not enough values to unpack'."""

@@ -23,6 +23,8 @@ untyped: Any = minibroker
         (lambda: untyped.Producer(brokers="a:1"), "use bootstrap_servers"),
         (lambda: untyped.Producer(linger=5), "do you mean linger_ms?"),
         (lambda: untyped.AdminClient(xyz=1), "AdminClient has no parameter 'xyz'"),
+        (lambda: untyped.Producer().__enter__(), "use `async with Producer(..)`"),
+        (lambda: list(untyped.Consumer("t")), "use `async for record in consumer`"),
     ],
 )
 def test_wrong_arguments_name_the_right_ones(call: Callable[[], object], advice: str) -> None:

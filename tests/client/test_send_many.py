@@ -238,6 +238,8 @@ def test_with_one_wrong_record_none_is_taken(cluster: FakeCluster) -> None:
         (RecordTooLarge, "max_request_size is 10000", {"values": [b"a", b"x" * 5_000], "keys": [b"", b"y" * 5_000]}),
         (InvalidCall, "value is str", {"values": [b"a", "text"]}),
         (InvalidCall, "key is int", {"values": [b"a", b"b"], "keys": [b"k", 1]}),
+        (InvalidCall, "values is one value: give a list, or `send` one record", {"values": b"abc"}),
+        (InvalidCall, "keys is one key: give a list", {"values": [b"a"], "keys": "k"}),
         (InvalidCall, "2 values, but 3 keys", {"values": [b"a", b"b"], "keys": [None] * 3}),
         (InvalidCall, "not a pair", {"values": [b"a"], "headers": [("a", 1)]}),
         (UnknownTopicOrPartition, "t-7.*has 1 partition", {"values": [b"a"], "partition": 7}),
