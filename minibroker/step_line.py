@@ -31,7 +31,7 @@ class StepLine:
 
     @property
     def is_shown(self) -> bool:
-        """Whether somebody sees it."""
+        """Whether there is a terminal for it."""
         return self._is_needed
 
     def tell(self, step: str) -> None:

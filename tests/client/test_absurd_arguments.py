@@ -155,7 +155,7 @@ def test_what_is_no_topic_to_create_is_named(cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize("servers", ["a:9092;b:9093", "a:9092 b:9093", "a/b:1", "me@a:1", ["a:1,b:2"]])
 def test_servers_that_no_comma_separates_are_refused(servers: Any) -> None:
-    """The host was `a:9092;b`, which nobody finds."""
+    """The host was `a:9092;b`, which does not exist."""
     with pytest.raises(InvalidCall, match="is not HOST:PORT: commas separate servers"):
         Producer(bootstrap_servers=servers)
 

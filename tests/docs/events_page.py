@@ -32,9 +32,9 @@ printed when it answers. `--broker N` shows what broker N reported, and what oth
 the fields `broker`, `brokers`, `confirmer`, `leader` or `leader_before`, and changes by which it joins or leaves an
 ISR.
 
-The last events of a broker that ends are in its log alone: after a clean stop, `handover_begun` and `broker_stopped` are
-not among what `minibroker events` prints, because the broker has ended before it is asked again. The other brokers tell that it left
-(`isr_changed`, `broker_left`).
+The last events of a broker that ends are in its log alone: after a clean stop, `handover_begun` and `broker_stopped`
+are not among what `minibroker events` prints, because the broker has ended before it is asked again. The other brokers
+tell that it left (`isr_changed`, `broker_left`).
 
 A JSON line has `time` (UTC) and `at_ms` (the same in milliseconds since 1970), `level`, `reported_by` (the broker),
 `event` (the name below), the fields of the event, and `text` (the sentence). Lines of the log that are no event

@@ -484,7 +484,6 @@ def test_a_broker_that_cannot_be_one_is_a_usage_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["--json", "topic", "list"], ["-b", "h:1", "replicas"]])
 def test_an_option_in_front_of_the_command_is_told_its_place(words: list[str]) -> None:
-    """It advised `--version`."""
     run = CliRunner().invoke(minibroker, words)
     assert run.exit_code == EXIT_USAGE
     assert f"{words[0]} goes behind the command: minibroker COMMAND {words[0]}" in run.output

@@ -229,7 +229,7 @@ def test_records_are_written_on_when_the_reader_of_the_offsets_has_ended(
     assert run.options.output_problem is None
 
 
-def test_a_summary_that_nobody_reads_hides_no_failure(
+def test_a_summary_that_cannot_be_written_hides_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With --json a closed stdout ended the command with 0, before it told of records without acknowledgement."""
