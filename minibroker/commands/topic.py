@@ -300,10 +300,13 @@ def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, tim
     from minibroker.protocol.errors import ErrorCode
 
     async def work(admin: "AdminClient", timeout_ms: float) -> "dict[str, MinibrokerError | None]":
-        if not if_exists:
+        if not if_exists and len(topics) > 1:  # all of them, or none is deleted
             await _require_topics(admin, topics, timeout_ms, or_deletions=True)
         is_asked.append(True)
-        return await _delete(admin, topics, timeout_ms)
+        results = await _delete(admin, topics, timeout_ms)
+        if not if_exists and isinstance(results[topics[0]], UnknownTopicOrPartition):
+            await _require_topics(admin, topics, timeout_ms, or_deletions=True)  # its error names a similar topic
+        return results
 
     problems, is_asked = [], list[bool]()
     try:

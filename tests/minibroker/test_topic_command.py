@@ -115,6 +115,24 @@ def test_a_deletion_that_is_decided_is_a_success(
     assert (f"error: {shown.format_message()}" if shown else run.stderr.splitlines()[-1] if run.stderr else "") == err
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_controller_decides_whether_one_topic_exists(monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:
+    """Brokers do not know a topic without a state, which is to be deleted as the report says."""
+
+    async def unknown_here(*_: object, **__: object) -> None:
+        raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Where(topic="a"), "did you mean b?")
+
+    answer = None if exists else broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Where(topic="a"))
+    monkeypatch.setattr("minibroker.admin_call.AdminClient", lambda **_: Admin({"a": answer}))
+    monkeypatch.setattr("minibroker.commands.topic._require_topics", unknown_here)
+    run = CliRunner().invoke(delete_command, ["a"], standalone_mode=False)
+    if exists:
+        assert (run.return_value, run.stdout) == (0, "deleted a\n")
+    else:
+        assert isinstance(run.exception, ClickException)
+        assert "did you mean b?" in run.exception.format_message()
+
+
 class AlteredTopic(Admin):
     """Its defaults, after settings were unset."""
 
