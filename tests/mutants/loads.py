@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "client.producer.producer",
-                "        if pending:\n            await self._wait_for(pending, deadline)\n        await asyncio.sleep(0)",
+                "        if pending := self._unfinished():\n            await self._wait_for(pending, deadline)\n        await asyncio.sleep(0)",
                 "        await asyncio.sleep(0)",
             ),
         ),
