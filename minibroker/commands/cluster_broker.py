@@ -15,6 +15,7 @@ from minibroker.command_line import (
     json_option,
     print_json,
     timeout_option,
+    warn,
 )
 from minibroker.commands.cluster import data_dir_option, pasteable, run_on_cluster
 
@@ -32,6 +33,8 @@ def _on_process(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[
     def decorate(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]]) -> Callable[..., int]:
         @wraps(work)
         def command(name: str, data_dir: Path, timeout_s: float, as_json: bool, **options: Any) -> int:
+            warnings: list[str] = []
+
             async def act() -> dict[str, Any]:
                 from minibroker.local_cluster.broker_names import resolve
                 from minibroker.local_cluster.local_cluster import LocalCluster
@@ -41,9 +44,13 @@ def _on_process(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[
                     facts = await work(local, None, timeout_s, **options)
                     return {ZOOKEEPER: local.record.zookeeper.connect, "action": doing} | facts
                 broker_id = await resolve(local, name)
-                return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
+                facts = await work(local, broker_id, timeout_s, **options)
+                warnings.extend(local.warnings)
+                return {"broker": broker_id, "action": doing} | facts
 
             facts = run_on_cluster(act(), data_dir, timeout_s + 5, f"cluster {doing}")
+            for warning in warnings:
+                warn(pasteable(warning, data_dir))
             if as_json:
                 print_json(facts)
             else:

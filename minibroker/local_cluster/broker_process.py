@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord
+from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord, written
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 
 SESSION_TIMEOUT_MS = 3_000
@@ -65,14 +65,16 @@ def start_broker(
     log_format: str = "text",
     program: Sequence[str] = ("minibroker",),
 ) -> BrokerRecord:
-    """Start the process in the background and return its record. Its output is appended to broker-<id>.log, which the
-    broker rotates (`runtime/adapters/log_file`); output from before it opens its log goes there, too. `program`: what
-    `python -m` runs."""
+    """Start the process in the background and return its record. Raises NotWritten. Its output is appended to
+    broker-<id>.log, which the broker rotates (`runtime/adapters/log_file`); output from before it opens its log goes
+    there, too. `program`: what `python -m` runs."""
     configuration = configuration_file(data_directory, broker_id)
-    configuration.touch(PRIVATE_FILE)
-    configuration.write_text(configuration_text(data_directory, record, broker_id))
+    with written(configuration):
+        configuration.touch(PRIVATE_FILE)
+        configuration.write_text(configuration_text(data_directory, record, broker_id))
     log_file = data_directory / f"broker-{broker_id}.log"
-    log_file.touch(PRIVATE_FILE)
+    with written(log_file):
+        log_file.touch(PRIVATE_FILE)
     command = [sys.executable, "-P", "-m", *program, "broker"]  # -P: no code of the working directory may run
     command += ["--config", str(configuration), "--log-file", str(log_file), "--log-format", log_format]
     with log_file.open("ab") as log:

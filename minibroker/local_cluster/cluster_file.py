@@ -13,20 +13,21 @@ of the two JSON files, and the lock against two commands that change them at onc
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
 
-from minibroker.local_cluster.processes import ProcessIdentity
+from minibroker.local_cluster.processes import ProcessIdentity, free_ports
 from minibroker.protocol.counted import counted, some_of
-from minibroker.protocol.files.checkpoints import parse_partition_directory_name
+from minibroker.protocol.files.checkpoints import LOCK, parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 from minibroker.protocol.ids import MAX_INT32
 
@@ -56,6 +57,10 @@ class ClusterFailed(Exception):
 
 class ClusterBusy(Exception):
     """Another command has been changing the cluster for too long. The message ends with the cure."""
+
+
+class NotWritten(ClusterFailed):
+    """A file of the cluster could not be written. The message names the file, the reason and the cure."""
 
 
 class BrokerRecord(msgspec.Struct, kw_only=True):
@@ -101,6 +106,22 @@ class RequestedCluster(msgspec.Struct, frozen=True, kw_only=True):
     """An external one to use."""
     settings: dict[str, str] = {}
     """An empty value: the broker's default again."""
+
+
+def new_record(
+    brokers: int, port: int, zookeeper_port: int, zookeeper: str | None, settings: Mapping[str, str]
+) -> ClusterRecord:
+    """The record of a new cluster; a port of 0 is a free one."""
+    free = iter(free_ports(brokers + 1))
+    ports = {i + 1: port + i if port else next(free) for i in range(brokers)}
+    zookeeper_port = zookeeper_port or next(free)
+    return ClusterRecord(
+        zookeeper=ZooKeeperRecord(connect=zookeeper)
+        if zookeeper is not None
+        else ZooKeeperRecord(connect=f"127.0.0.1:{zookeeper_port}", port=zookeeper_port),
+        brokers={broker_id: BrokerRecord(port=number) for broker_id, number in ports.items()},
+        settings=dict(settings),
+    )
 
 
 def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRecord:
@@ -175,10 +196,12 @@ def read_cluster_file(data_directory: Path) -> ClusterRecord:
 
 
 def write_cluster_file(data_directory: Path, record: ClusterRecord) -> None:
+    """Raises NotWritten."""
     _replace(data_directory / CLUSTER_FILE, msgspec.json.encode(record))
 
 
 def write_cluster_state(data_directory: Path, state: ClusterState) -> None:
+    """Raises NotWritten."""
     _replace(data_directory / STATE_FILE, format_cluster_state(state))
 
 
@@ -189,10 +212,38 @@ def forget_cluster_state(data_directory: Path) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(PRIVATE_FILE)
-    temporary.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
-    os.replace(temporary, path)
+    with written(path):
+        temporary.unlink(missing_ok=True)
+        temporary.touch(PRIVATE_FILE)
+        temporary.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
+        os.replace(temporary, path)
+
+
+_CURES = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space of your quota",
+    errno.EROFS: "mount its file system for writing",
+    errno.EACCES: "give your user the right to write it",
+}
+
+
+def why_not_written(write: Callable[[], None], meaning: str) -> str | None:
+    """Call `write`. Returns what was not written, and what that means: for a command that goes on without it."""
+    try:
+        write()
+    except (NotWritten, ClusterBusy) as error:
+        return f"{error}; {meaning}"
+    return None
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Raise NotWritten where the block, which writes this file, cannot do so."""
+    try:
+        yield
+    except OSError as error:
+        cure = _CURES.get(error.errno or 0, "see whether its disk works")
+        raise NotWritten(f"{path} could not be written ({error.strerror}): {cure}") from None
 
 
 # ---------------------------------------------------------------------------------------------- the cluster's files
@@ -249,6 +300,9 @@ def remove_failed_start(data_directory: Path) -> bool:
 
 def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
     """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
+    used = [str(path / LOCK) for path in _log_directories(data_directory) if _is_locked(path / LOCK)]
+    if used:
+        return f"nothing is removed, because a process uses {some_of(used)}: end it (`fuser` names it) and wipe again"
     ours = []
     for name in sorted(os.listdir(data_directory)):
         found = OF_ONE_BROKER.fullmatch(name)
@@ -276,17 +330,30 @@ def _remove(data_directory: Path, names: list[str]) -> str | None:
     return None
 
 
+def _is_locked(path: Path) -> bool:
+    """Does a process hold this lock of a log directory? It may be a broker that no command of this cluster started."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 _HELD: set[Path] = set()
 """Locks that this process holds: it may take them again."""
 
 
 @contextlib.contextmanager
 def cluster_lock(data_directory: Path) -> Iterator[None]:
-    """No other command changes cluster.json until the block ends. Raises ClusterBusy."""
+    """No other command changes cluster.json until the block ends. Raises ClusterBusy, NotWritten."""
     if data_directory in _HELD:
         yield
         return
-    descriptor = os.open(data_directory / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
+    with written(data_directory / LOCK_FILE):
+        descriptor = os.open(data_directory / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         _wait_for_lock(descriptor, data_directory)
         _HELD.add(data_directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
 from minibroker.local_cluster.cluster_snapshot import ask_zookeeper
 from minibroker.local_cluster.processes import identify, wait_until
-from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess, start_zookeeper
+from minibroker.local_cluster.zookeeper_process import CONFIGURATION, ZooKeeperProcess, start_zookeeper
 from minibroker.protocol.files.cluster_state import ClusterState
 
 KILL_TIMEOUT_S = 10.0
@@ -28,7 +28,7 @@ class ClusterZooKeeper:
     def is_running(self) -> bool:
         """Does the cluster's own one run?"""
         process = self._record().process
-        return process is not None and process.was_started_with(self._directory / "zoo.cfg")
+        return process is not None and process.was_started_with(self._directory / CONFIGURATION)
 
     def require(self) -> None:
         """Raise ClusterFailed if the cluster's own ZooKeeper does not run, or is paused: no broker would start."""

@@ -20,30 +20,32 @@ from minibroker.local_cluster import zookeeper_process
 from minibroker.local_cluster.broker_process import configuration_file, end_of_log, start_broker
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
-    BrokerRecord,
     ClusterFailed,
     ClusterMissing,
     ClusterRecord,
+    NotWritten,
     RequestedCluster,
-    ZooKeeperRecord,
     cluster_lock,
     continued,
     differences,
     forget_cluster_state,
     forget_failed_start,
     is_unused,
+    new_record,
     read_cluster_file,
     refuse_fewer_brokers,
     refuse_foreign_directory,
     remove_cluster_files,
+    why_not_written,
     write_cluster_file,
     write_cluster_state,
 )
 from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
-from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait_until
+from minibroker.local_cluster.processes import ProcessIdentity, wait_until
 from minibroker.local_cluster.teardown import Ownership, signals_held
+from minibroker.local_cluster.unrecorded_processes import add_unrecorded
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
 from minibroker.protocol.counted import some_of
@@ -51,13 +53,12 @@ from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.protocol.files.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
-UP_TIMEOUT_S = 40.0
-"""A start takes 3 to 5 s; a busy machine needs longer."""
+UP_TIMEOUT_S = 40.0  # a start takes 3 to 5 s; a busy machine needs longer
 STOP_TIMEOUT_S = 30.0
 """A clean stop hands over leadership and syncs every log."""
 KILL_TIMEOUT_S = 10.0
-PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
+STATUS = "until the next start `minibroker cluster status` says that"
 START_CURE = "`minibroker cluster start` starts it again"
 
 
@@ -79,19 +80,12 @@ class LocalCluster:
         self._log_format = log_format
         self.program: Callable[[int], Sequence[str]] = lambda _: ["minibroker"]  # what `python -m` runs
         self.data_directory = Path(data_directory).absolute()
-        free = iter(free_ports(brokers + 1))
-        ports = {i + 1: port + i if port else next(free) for i in range(brokers)}
-        zookeeper_port = zookeeper_port or next(free)
-        self.record = ClusterRecord(
-            zookeeper=ZooKeeperRecord(connect=zookeeper)
-            if zookeeper is not None
-            else ZooKeeperRecord(connect=f"127.0.0.1:{zookeeper_port}", port=zookeeper_port),
-            brokers={broker_id: BrokerRecord(port=number) for broker_id, number in ports.items()},
-            settings=dict(settings or {}),
-        )
+        self.record = new_record(brokers, port, zookeeper_port, zookeeper, settings or {})
         self.zookeeper = ClusterZooKeeper(self.data_directory / "zookeeper", lambda: self.record.zookeeper)
         self._started: list[ProcessIdentity] = []
         self._earlier: ClusterRecord | None = None  # what `up` found in the directory
+        self.warnings: list[str] = []
+        """What could not be written down, and what that means: a full disk keeps no process running."""
         self.ownership = Ownership(self.kill_all)
         """For a cluster that must not outlive this program."""
 
@@ -100,6 +94,7 @@ class LocalCluster:
         """The cluster that an earlier process started there. Raises ClusterMissing."""
         cluster = cls(data_directory, 1)
         cluster.record = read_cluster_file(cluster.data_directory)
+        add_unrecorded(cluster.data_directory, cluster.record)
         return cluster
 
     @classmethod
@@ -199,14 +194,18 @@ class LocalCluster:
     async def _undo(self, was_unused: bool) -> None:
         """Stop everything. The directory then binds the next start as it did before the failed one."""
         await self._stop_all(5.0)
+        self._forget_start(was_unused)
+
+    def _forget_start(self, was_unused: bool) -> None:
+        self.record = self._earlier or self.record
+        with contextlib.suppress(NotWritten):  # why the start failed says more
+            self._save()
         if was_unused:
             forget_failed_start(self.data_directory)
-        elif self._earlier is not None:
-            self.record = self._earlier
-            self._save()
 
     def _begin(self, broker_ids: list[int]) -> None:
         """Start ZooKeeper and these brokers, unless another command does so or has done so."""
+        was_unused = is_unused(self.data_directory)
         refuse_foreign_directory(self.data_directory)
         self.data_directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         with cluster_lock(self.data_directory):
@@ -214,11 +213,16 @@ class LocalCluster:
             for broker in self.record.brokers.values():
                 zookeeper_process.refuse_taken_port(broker.port)
             forget_cluster_state(self.data_directory)
-            if not self.zookeeper.is_running():
-                self._spawn_zookeeper()
-            self._save()
-            for broker_id in broker_ids:
-                self._spawn(broker_id)
+            try:
+                if not self.zookeeper.is_running():
+                    self._spawn_zookeeper()
+                self._save()
+                for broker_id in broker_ids:
+                    self._spawn(broker_id)
+            except NotWritten:
+                self.kill_all()
+                self._forget_start(was_unused)
+                raise
 
     def _refuse_if_running(self) -> None:
         try:
@@ -243,20 +247,27 @@ class LocalCluster:
         refuse_fewer_brokers(self.data_directory, earlier.record, self.record)
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
-        """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
-        controller_id, before = await self._snapshot_if_possible()
+        """Stop everything, brokers first, and write `cluster-state.json`; returns what did not work."""
+        view = await self._look_if_possible()
+        before = None if view is None else state_of_view(view)
+        unwritten = None if before is None or wipe else self._write_state(before)
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
         connected = await self.zookeeper.state()
-        problems = await self._stop_brokers(timeout_s, controller_id)
+        problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
         after = None if wipe else await self.zookeeper.state()
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
-            write_cluster_state(self.data_directory, joined(before, connected, after, clean))
+            unwritten = self._write_state(joined(before, connected, after, clean))
         await self.zookeeper.stop()
-        self._save()
-        if wipe:
-            problems.append(remove_cluster_files(self.data_directory, self.record))
+        unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")
+        self.warnings.clear()  # they say the same of single brokers
+        problems += [remove_cluster_files(self.data_directory, self.record)] if wipe else [unwritten, unsaved]
         return [problem for problem in problems if problem is not None]
+
+    def _write_state(self, state: ClusterState) -> str | None:
+        """Returns why it could not be written."""
+        meaning = "without it `minibroker audit` has less to compare the logs with"
+        return why_not_written(lambda: write_cluster_state(self.data_directory, state), meaning)
 
     async def _stop_brokers(self, timeout_s: float, controller_id: int | None) -> list[str | None]:
         running = self.running_brokers()
@@ -269,15 +280,13 @@ class LocalCluster:
     async def _stop_all(self, timeout_s: float) -> None:
         await self._stop_brokers(timeout_s, None)
         await self.zookeeper.stop()
-        self._save()
 
-    async def _snapshot_if_possible(self) -> tuple[int | None, ClusterState | None]:
-        """The controller and the state; None for both if no broker answers."""
+    async def _look_if_possible(self) -> ClusterView | None:
+        """None if no broker answers."""
         try:
-            view = await self.save_state()
+            return await self.look()
         except (ClusterFailed, NoAnswer):
-            return None, None
-        return view.controller_id, state_of_view(view)
+            return None
 
     async def _end(self, broker_id: int, timeout_s: float) -> str | None:
         try:
@@ -296,7 +305,11 @@ class LocalCluster:
         with signals_held():
             self.zookeeper.spawn()
             self._started += [self.record.zookeeper.process] if self.record.zookeeper.process is not None else []
-            self._save()
+            try:
+                self._save()
+            except NotWritten:  # what runs without a record is harder to find
+                self.zookeeper.send(signal.SIGKILL)
+                raise
 
     async def start_zookeeper(self, timeout_s: float = UP_TIMEOUT_S) -> None:
         """Start the cluster's own ZooKeeper again over its data, and wait until it answers. Raises ZooKeeperFailed."""
@@ -365,51 +378,25 @@ class LocalCluster:
     async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:
         """Start a broker that is down, and wait until it is registered and serves."""
         self._refuse_running(broker_id)
-        await self._wait_for_port(broker_id)
+        await zookeeper_process.wait_for_port(self.record.brokers[broker_id].port)
         self._spawn(broker_id)
         deadline = time.monotonic() + timeout_s
         while True:
             self._refuse_dead(broker_id)
-            missing = await self._why_not_serving(self.server(broker_id))
+            async with BrokerQueries(CLIENT_ID) as queries:
+                missing = await queries.why_not_serving(self.server(broker_id), 1.0)
             if missing is None:
                 return
             if time.monotonic() > deadline:
                 raise ClusterFailed(f"broker {broker_id} does not serve after {timeout_s:g} s: {missing}")
             await asyncio.sleep(POLL_S)
 
-    @staticmethod
-    async def _why_not_serving(server: str) -> str | None:
-        """Why a starting broker does not serve yet; None if it does."""
-        async with BrokerQueries(CLIENT_ID) as queries:
-            (state,) = await queries.replica_states([server], [], 1.0)
-            if isinstance(state, NoAnswer):
-                return str(state)
-            if state.fenced:
-                return "it is fenced"
-            try:
-                known = await queries.metadata(server, [], 1.0)
-            except NoAnswer as error:
-                return str(error)
-            return None if known.brokers else "the controller has not sent it the cluster's metadata"
-
-    async def _wait_for_port(self, broker_id: int) -> None:
-        """Wait for a port that a process just killed may hold until its last thread ends."""
-        port = self.record.brokers[broker_id].port
-        deadline = time.monotonic() + PORT_TIMEOUT_S
-        while True:
-            try:
-                return zookeeper_process.refuse_taken_port(port)
-            except zookeeper_process.PortTaken:
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(POLL_S / 5)
-
     async def stop(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """A clean stop (SIGTERM): leadership is handed over, logs are synced."""
         process = self._running(broker_id)
-        self._ended(broker_id, "stop")
         process.send(signal.SIGTERM)
         process.send(signal.SIGCONT)
+        self._ended(broker_id, process, "stop")
         if not await wait_until(lambda: not process.is_alive(), timeout_s):
             raise ClusterFailed(
                 f"broker {broker_id} (pid {process.pid}) has not stopped within {timeout_s:g} s:"
@@ -442,8 +429,8 @@ class LocalCluster:
 
     async def _kill(self, broker_id: int, how: str) -> None:
         process = self._running(broker_id)
-        self._ended(broker_id, how)
         process.send(signal.SIGKILL)
+        self._ended(broker_id, process, how)
         if not await wait_until(lambda: not process.is_alive(), KILL_TIMEOUT_S):
             raise ClusterFailed(f"broker {broker_id} (pid {process.pid}) survives SIGKILL: its disk hangs")
 
@@ -455,31 +442,47 @@ class LocalCluster:
             )
         return process
 
-    def _ended(self, broker_id: int, how: str) -> None:
-        process = self.record.brokers[broker_id].process
-        with cluster_lock(self.data_directory):
-            self._read_again()
-            if self.record.brokers[broker_id].process == process:
-                self.record.brokers[broker_id].ended_by = how
-            self._save()
+    def _ended(self, broker_id: int, process: ProcessIdentity, how: str) -> None:
+        """Write down how a command ended it. Its signal has been sent: it must end even if this fails."""
+
+        def write() -> None:
+            with cluster_lock(self.data_directory):
+                self._read_again()
+                broker = self.record.brokers[broker_id]
+                known = broker.process
+                if known is None or known == process or not known.is_alive():  # else it was started again meanwhile
+                    broker.process, broker.ended_by = process, how
+                self._save()
+
+        warning = why_not_written(write, f"{STATUS} broker {broker_id} ended by itself")
+        self.warnings += [] if warning is None else [warning]
 
     def _spawn(self, broker_id: int) -> None:
         with signals_held(), cluster_lock(self.data_directory):
             self._read_again()
             self._refuse_running(broker_id)
             program = self.program(broker_id)
+            before = self.record.brokers[broker_id]
             broker = start_broker(self.data_directory, self.record, broker_id, self._log_format, program)
+            assert broker.process is not None
             self.record.brokers[broker_id] = broker
-            self._started += [broker.process] if broker.process is not None else []
-            self._save()
+            self._started.append(broker.process)
+            try:
+                self._save()
+            except NotWritten as error:  # what runs without a record is harder to find
+                broker.process.send(signal.SIGKILL)
+                self.record.brokers[broker_id] = before
+                raise NotWritten(f"broker {broker_id} was not started: {error}") from None
 
     # ------------------------------------------------------------------------------------------------- bookkeeping
     def _read_again(self) -> None:
         """Take over what other commands have changed; keep the current record if the file cannot be read."""
         with contextlib.suppress(ClusterMissing):
             self.record = read_cluster_file(self.data_directory)
+        add_unrecorded(self.data_directory, self.record)
 
     def _save(self) -> None:
+        """Raises NotWritten, ClusterBusy."""
         if self.data_directory.exists():
             with cluster_lock(self.data_directory):
                 write_cluster_file(self.data_directory, self.record)

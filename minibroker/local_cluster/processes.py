@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +41,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         while self.is_alive():
             words = command_line(self.pid)
             if words or time.monotonic() > deadline:
-                return any(_is_same_file(word, file) for word in words)
+                return any(is_same_file(word, file) for word in words)
             time.sleep(0.001)
         return False
 
@@ -76,7 +76,26 @@ def command_line(pid: int) -> list[str]:
     return [os.fsdecode(word) for word in content.split(b"\0") if word]
 
 
-def _is_same_file(word: str, file: Path) -> bool:
+def own_command_lines() -> Iterator[tuple[int, list[str]]]:
+    """Each process that this user may end, with its arguments."""
+    if not PROC.joinpath("self").exists():
+        command = ["ps", "-xo", "pid=,args="]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        for pid, *words in filter(None, map(str.split, answer.stdout.splitlines())):
+            yield int(pid), words
+        return
+    user = os.geteuid()
+    for name in os.listdir(PROC):
+        try:
+            is_ours = name.isdigit() and (user == 0 or (PROC / name).stat().st_uid == user)
+        except OSError:
+            continue
+        if is_ours:
+            yield int(name), command_line(int(name))
+
+
+def is_same_file(word: str, file: Path) -> bool:
+    """Is this argument the absolute path of that file?"""
     try:
         return os.path.isabs(word) and os.path.samefile(word, file)
     except (OSError, ValueError):

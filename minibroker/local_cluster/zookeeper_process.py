@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.local_cluster.cluster_file import PRIVATE_DIRECTORY, PRIVATE_UMASK
+from minibroker.local_cluster.cluster_file import PRIVATE_DIRECTORY, PRIVATE_UMASK, written
 from minibroker.local_cluster.zookeeper_jars import zookeeper_jars
 
 JAVA_VERSION_MIN = 17
@@ -28,6 +28,7 @@ JAVA_VERSION_MIN = 17
 JAVA_CURE = "apt-get install -y default-jre-headless"
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+CONFIGURATION = "zoo.cfg"
 
 JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR")
 """80 MB resident and up in a second, instead of 300 MB and four."""
@@ -35,6 +36,7 @@ JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog
 TICK_MS = 500
 """Sessions may last 2 to 20 ticks: 1 to 10 s. Kafka's usual 2 s per tick would not allow a session of 3 s."""
 
+PORT_TIMEOUT_S = 5.0
 READY_POLL_SECONDS = 0.05
 ANSWER_SECONDS = 1.0
 STOP_SECONDS = 5.0
@@ -157,6 +159,18 @@ def refuse_taken_port(port: int, host: str = "127.0.0.1") -> None:
     raise PortTaken(f"port {port} is taken by {by}")
 
 
+async def wait_for_port(port: int) -> None:
+    """Wait for a port that a process just killed may hold until its last thread ends. Raises PortTaken."""
+    deadline = time.monotonic() + PORT_TIMEOUT_S
+    while True:
+        try:
+            return refuse_taken_port(port)
+        except PortTaken:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.02)
+
+
 # ------------------------------------------------------------------------------------------------- the process
 class ZooKeeperProcess:
     """A ZooKeeper in the background, started by this or by an earlier process."""
@@ -257,15 +271,17 @@ async def ask_zookeeper(port: int, word: str, host: str = "127.0.0.1") -> str:
 
 
 def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -> ZooKeeperProcess:
-    """Start one in the background; it outlives this process. Raises MissingJava, MissingZooKeeper, PortTaken."""
+    """Start one in the background; it outlives this process. Raises MissingJava, MissingZooKeeper, PortTaken,
+    NotWritten."""
     java = find_java()
     jars = zookeeper_jars()
     refuse_taken_port(port)
     directory = Path(data_directory).absolute()
-    directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    (directory / "data").mkdir(exist_ok=True)
-    configuration = directory / "zoo.cfg"
-    configuration.write_text(zookeeper_configuration(directory / "data", port, tick_ms), encoding="utf-8")
+    configuration = directory / CONFIGURATION
+    with written(configuration):
+        directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        (directory / "data").mkdir(exist_ok=True)
+        configuration.write_text(zookeeper_configuration(directory / "data", port, tick_ms), encoding="utf-8")
     log_file = directory / "zookeeper.log"
     command = [java.path, *JVM_OPTIONS, "-Dzookeeper.preAllocSize=4096", "-cp", ":".join(jars), MAIN_CLASS]
     with open(log_file, "ab") as log:

@@ -143,6 +143,19 @@ class BrokerQueries:
             pass
         return f"{problem}: ask again in some seconds; `minibroker cluster status` says more if this lasts"
 
+    async def why_not_serving(self, server: str, timeout_s: float) -> str | None:
+        """Why a starting broker does not serve yet; None if it does."""
+        (state,) = await self.replica_states([server], [], timeout_s)
+        if isinstance(state, NoAnswer):
+            return str(state)
+        if state.fenced:
+            return "it is fenced"
+        try:
+            known = await self.metadata(server, [], timeout_s)
+        except NoAnswer as error:
+            return str(error)
+        return None if known.brokers else "the controller has not sent it the cluster's metadata"
+
     async def close(self) -> None:
         for channel in self._channels.values():
             channel.hang_up()

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
 from minibroker.broker.configuration.config import load_config
-from minibroker.local_cluster import cluster_file, local_cluster
+from minibroker.local_cluster import cluster_file, local_cluster, zookeeper_process
 from minibroker.local_cluster.broker_names import BadBrokerName, resolve
 from minibroker.local_cluster.broker_process import configuration_file, configuration_text
 from minibroker.local_cluster.cluster_file import (
@@ -35,6 +35,7 @@ from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.pasteable_cures import with_data_directory
 from minibroker.local_cluster.processes import ProcessIdentity, identify
+from minibroker.observation.broker_queries import BrokerQueries
 
 
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -110,8 +111,8 @@ async def test_a_dead_broker_does_not_prevent_the_start_of_another(
     started: list[int] = []
     states = {1: "down", 2: "dead", 3: "dead"}
     monkeypatch.setattr(cluster, "process_state", states.__getitem__)
-    monkeypatch.setattr(cluster, "_wait_for_port", at_once)
-    monkeypatch.setattr(cluster, "_why_not_serving", at_once)
+    monkeypatch.setattr(zookeeper_process, "wait_for_port", at_once)
+    monkeypatch.setattr(BrokerQueries, "why_not_serving", at_once)
     monkeypatch.setattr(cluster, "_spawn", started.append)
     await cluster.start(1)
     assert started == [1]

@@ -1,0 +1,42 @@
+"""Brokers and ZooKeeper that run in a data directory although `cluster.json` does not say so.
+
+Owns: finding them by their command lines. A command that was killed, or whose disk was full, may have started or ended
+one and not have written it down. Leaves to others: `cluster.json`, and ending what was found.
+"""
+
+from pathlib import Path
+
+from minibroker.local_cluster.broker_process import configuration_file
+from minibroker.local_cluster.cluster_file import ZOOKEEPER_DIRECTORY, BrokerRecord, ClusterRecord
+from minibroker.local_cluster.processes import ProcessIdentity, identify, is_same_file, own_command_lines
+from minibroker.local_cluster.zookeeper_process import CONFIGURATION, MAIN_CLASS
+
+
+def add_unrecorded(data_directory: Path, record: ClusterRecord) -> None:
+    """Put what runs into the record, where the process that it names has ended."""
+    brokers = {each: configuration_file(data_directory, each) for each in record.brokers}
+    zookeeper = data_directory / ZOOKEEPER_DIRECTORY / CONFIGURATION
+    missing = {each for each, file in brokers.items() if not _runs(record.brokers[each].process, file)}
+    misses_zookeeper = record.zookeeper.port is not None and not _runs(record.zookeeper.process, zookeeper)
+    if not missing and not misses_zookeeper:
+        return
+    for pid, words in own_command_lines():
+        if misses_zookeeper and MAIN_CLASS in words and is_same_file(words[-1], zookeeper):
+            record.zookeeper.process = identify(pid) or record.zookeeper.process
+        used = _configuration_of_broker(words)
+        for each in missing if used else ():
+            if is_same_file(used, brokers[each]) and (process := identify(pid)) is not None:
+                known = record.brokers[each]
+                record.brokers[each] = BrokerRecord(port=known.port, process=process, settings=known.settings)
+
+
+def _runs(process: ProcessIdentity | None, file: Path) -> bool:
+    return process is not None and process.was_started_with(file)
+
+
+def _configuration_of_broker(words: list[str]) -> str:
+    """FILE of `.. broker --config FILE ..`, else nothing: an editor or `tail` of that file is no broker."""
+    for first, second, third in zip(words, words[1:], words[2:], strict=False):
+        if (first, second) == ("broker", "--config"):
+            return third
+    return ""

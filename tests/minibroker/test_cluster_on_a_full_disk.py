@@ -1,0 +1,188 @@
+"""A local cluster whose `cluster.json` cannot be written: processes can be ended, and none is left unknown."""
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.local_cluster import local_cluster
+from minibroker.local_cluster.broker_process import configuration_file
+from minibroker.local_cluster.cluster_file import BrokerRecord, NotWritten, read_cluster_file, write_cluster_file
+from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.processes import identify
+
+CHILDREN: list["subprocess.Popen[bytes]"] = []
+
+
+@pytest.fixture(autouse=True)
+def no_child_stays() -> Iterator[None]:
+    yield
+    while CHILDREN:
+        child = CHILDREN.pop()
+        child.kill()
+        child.wait()
+
+
+def runs_as(*words: str) -> int:
+    """The number of a process with these last arguments, which does nothing."""
+    script = "import sys, time; sys.stdout.buffer.write(b'up'); sys.stdout.flush(); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE)
+    CHILDREN.append(child)
+    assert child.stdout is not None
+    with child.stdout:
+        child.stdout.read(2)
+    return child.pid
+
+
+def broker_process_of(directory: Path, broker_id: int) -> int:
+    configuration_file(directory, broker_id).touch()
+    return runs_as("broker", "--config", str(configuration_file(directory, broker_id)))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> LocalCluster:
+    """Broker 1 runs."""
+    cluster = LocalCluster(tmp_path, 2)
+    cluster.record.brokers[1].process = identify(broker_process_of(tmp_path, 1))
+    write_cluster_file(tmp_path, cluster.record)
+    return LocalCluster.open(tmp_path)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file can be written any more."""
+
+    def refuse(_: Path, __: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+
+
+@pytest.mark.parametrize("command", ["stop", "kill"])
+def test_a_broker_is_ended_on_a_full_disk(cluster: LocalCluster, full_disk: None, command: str) -> None:
+    """Once it ran on, and the error named no file."""
+    directory = cluster.data_directory
+    result = CliRunner().invoke(minibroker, ["cluster", command, "1", "--data-dir", str(directory)])
+    assert result.exit_code == 0, result.output
+    assert not cluster.running_brokers()
+    assert result.stderr == (
+        f"warning: {directory}/cluster.json could not be written (No space left on device): free space on its disk;"
+        f" until the next start `minibroker cluster status --data-dir {directory}` says that broker 1 ended by itself\n"
+    )
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+async def test_a_cluster_is_stopped_on_a_full_disk(cluster: LocalCluster, full_disk: None, wipe: bool) -> None:
+    """Once `down --wipe`, which makes room, failed for want of room."""
+    problems = await cluster.down(wipe=wipe)
+    assert not cluster.running_brokers()
+    assert [("cluster.json could not be written" in each) for each in problems] == ([] if wipe else [True])
+    assert cluster.data_directory.exists() != wipe
+
+
+def test_a_broker_that_cannot_be_written_down_is_not_started(
+    cluster: LocalCluster, full_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it ran, and no command could reach it."""
+    directory = cluster.data_directory
+    started: list[int] = []
+
+    def start(*_: object) -> BrokerRecord:
+        started.append(broker_process_of(directory, 2))
+        return BrokerRecord(port=1, process=identify(started[0]))
+
+    monkeypatch.setattr(local_cluster, "start_broker", start)
+    with pytest.raises(NotWritten, match=r"broker 2 was not started: .*/cluster.json could not .*: free space on"):
+        cluster._spawn(2)
+    assert started
+    assert CHILDREN[-1].wait() == -signal.SIGKILL
+    assert cluster.process_state(2) == "down"
+
+
+def test_zookeeper_that_cannot_be_written_down_is_not_started(
+    tmp_path: Path, full_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, 1)
+    (tmp_path / "zookeeper").mkdir()
+    (tmp_path / "zookeeper" / "zoo.cfg").touch()
+
+    def spawn(_: ClusterZooKeeper) -> None:
+        cluster.record.zookeeper.process = identify(runs_as(str(tmp_path / "zookeeper" / "zoo.cfg")))
+
+    monkeypatch.setattr(ClusterZooKeeper, "spawn", spawn)
+    with pytest.raises(NotWritten, match=r"cluster\.json could not be written"):
+        cluster._spawn_zookeeper()
+    assert CHILDREN[-1].wait() == -signal.SIGKILL
+
+
+async def test_a_start_that_cannot_be_written_down_leaves_nothing_running(
+    tmp_path: Path, full_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, 2)
+
+    def start_zookeeper_only() -> None:
+        process = identify(runs_as("zookeeper"))
+        assert process is not None
+        cluster._started.append(process)
+
+    monkeypatch.setattr(cluster, "_spawn_zookeeper", start_zookeeper_only)
+    with pytest.raises(NotWritten):
+        await cluster.up()
+    assert CHILDREN[-1].wait() == -signal.SIGKILL
+    assert "cluster.json" not in os.listdir(tmp_path)
+
+
+# ------------------------------------------------------------------------------- what cluster.json does not know
+async def test_a_broker_that_is_not_written_down_is_found_and_stopped(cluster: LocalCluster) -> None:
+    """Once `status` called it down, `down` left it running, and `up` advised `down`."""
+    directory = cluster.data_directory
+    pid = broker_process_of(directory, 2)
+    again = LocalCluster.open(directory)
+    assert again.process_state(2) == "running"
+    process = again.record.brokers[2].process
+    assert process is not None
+    assert process.pid == pid
+    assert await again.down() == []
+    assert not process.is_alive()
+    assert {broker.ended_by for broker in read_cluster_file(directory).brokers.values()} == {"stop"}
+
+
+def test_an_own_zookeeper_that_is_not_written_down_is_found(tmp_path: Path) -> None:
+    configuration = tmp_path / "zookeeper" / "zoo.cfg"
+    configuration.parent.mkdir()
+    configuration.touch()
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    assert not LocalCluster.open(tmp_path).is_running()
+    runs_as("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration))
+    assert LocalCluster.open(tmp_path).zookeeper.is_running()
+
+
+def test_a_process_that_only_reads_a_configuration_is_no_broker(tmp_path: Path) -> None:
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    configuration_file(tmp_path, 1).touch()
+    runs_as("tail", "-f", str(configuration_file(tmp_path, 1)))
+    assert LocalCluster.open(tmp_path).process_state(1) == "down"
+
+
+def test_wipe_removes_no_directory_that_a_process_uses(tmp_path: Path) -> None:
+    """Such as that of a broker which was started with another configuration."""
+    cluster = LocalCluster(tmp_path, 1)
+    write_cluster_file(tmp_path, cluster.record)
+    (tmp_path / "broker-1").mkdir()
+    lock = tmp_path / "broker-1" / ".lock"
+    lock.touch()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (problem,) = asyncio.run(cluster.down(wipe=True))
+    assert problem.startswith(f"nothing is removed, because a process uses {lock}: end it")
+    assert lock.exists()
