@@ -1,7 +1,7 @@
 """`minibroker log repair`: damage in the log directory of a stopped broker, and its repair."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -19,6 +19,7 @@ from minibroker.protocol.counted import counted
 if TYPE_CHECKING:
     from minibroker.offline.log_examination import ExaminedLog
     from minibroker.offline.top_entries import StartRefusal
+    from minibroker.runtime.ports import DirectoryLock
 
 
 class RepairStep(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
     from minibroker.runtime.adapters.disk import RealDisk
 
     _require_names(cuts)
-    lock = _lock(log_dir)
+    lock = _lock(log_dir, is_applied)
     try:
         refused = refusals(log_dir)
         examined = examine_directory(log_dir, read_evidence(log_dir, RealDisk().boot_id()))
@@ -107,12 +108,12 @@ def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str,
         raise CommandFailed(f"nothing is cut without --accept-loss: {losses}")
 
 
-def _lock(log_dir: Path) -> Any:
+def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     """Lock the directory: a running broker would change it during the examination."""
-    from minibroker.offline.top_entries import cure_of
+    from minibroker.offline.top_entries import READ_ONLY, WRITABLE_CURE, cure_of
     from minibroker.protocol.files.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
     from minibroker.runtime.adapters.disk import RealDisk
-    from minibroker.runtime.ports import BadEntry, LockHeld
+    from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, LockHeld
 
     if not (log_dir / META_PROPERTIES).exists():
         names = (each for each in log_dir.iterdir() if parse_partition_directory_name(each.name) is not None)
@@ -125,13 +126,42 @@ def _lock(log_dir: Path) -> Any:
             f"{log_dir} is not a broker's log.dir, it has no {META_PROPERTIES}: give the log.dir of the broker's"
             " settings, such as minibroker-data/broker-1"
         )
+    in_use = f"{log_dir} is in use: stop its broker first"
     try:
         return RealDisk().lock(f"{log_dir}/{LOCK}")
     except LockHeld:
-        raise CommandFailed(f"{log_dir} is in use: stop its broker first") from None
+        raise CommandFailed(in_use) from None
     except BadEntry as error:
         cure = cure_of(str(error), "move that entry away")
         raise CommandFailed(f"{error}: {cure}, or run this as the broker's user") from None
+    except DiskError as error:
+        if is_applied:
+            other = "free space on its disk" if isinstance(error, DiskFull) else "see whether its disk works"
+            cure = WRITABLE_CURE if READ_ONLY in str(error) else other
+            raise CommandFailed(f"nothing is repaired: {error}: {cure}, and run this again") from None
+    lock = _lock_without_writing(log_dir / LOCK)
+    if lock is None:
+        raise CommandFailed(in_use)
+    return lock
+
+
+def _lock_without_writing(file: Path) -> "DirectoryLock | None":
+    """Where no file can be opened for writing, as on a read-only file system. None: a process holds it."""
+    import fcntl
+    import os
+
+    from minibroker.runtime.adapters.disk import RealDirectoryLock
+
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return RealDirectoryLock(-1)  # then no broker holds it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return RealDirectoryLock(descriptor)
 
 
 def _cure(log_dir: Path, examined: "ExaminedLog", is_cut: bool, is_applied: bool) -> "list[RepairStep]":

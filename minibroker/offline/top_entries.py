@@ -16,6 +16,9 @@ from minibroker.runtime.ports import DiskError, FileMissing
 
 RIGHT_CURE = "give the broker's user access to it (chmod, chown), and start the broker"
 AWAY_CURE = "move that entry away, and start the broker: it creates the file again"
+WRITABLE_CURE = "mount it for writing"
+READ_ONLY = "Read-only file system"
+"""The operating system's words."""
 META_CURE = "write its five lines again (docs/FORMATS.md says where to find each), and start the broker"
 
 
@@ -37,6 +40,11 @@ def refusals(log_directory: Path) -> list[StartRefusal]:
             except FileMissing:
                 continue
             except DiskError as error:
+                if READ_ONLY in str(error):  # it is the same for all of them
+                    what = f"{log_directory} is on a read-only file system"
+                    return [
+                        StartRefusal(file=str(log_directory), what=what, cure=f"{WRITABLE_CURE}, and start the broker")
+                    ]
                 found.append(StartRefusal(file=str(entry), what=str(error), cure=cure_of(str(error), AWAY_CURE)))
     meta = log_directory / checkpoints.META_PROPERTIES
     if meta.is_file() and not found:

@@ -51,7 +51,7 @@ def broker_process_of(directory: Path, broker_id: int) -> int:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> LocalCluster:
-    """Broker 1 runs."""
+    """With a process of broker 1."""
     cluster = LocalCluster(tmp_path, 2)
     cluster.record.brokers[1].process = identify(broker_process_of(tmp_path, 1))
     write_cluster_file(tmp_path, cluster.record)
