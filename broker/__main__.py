@@ -131,7 +131,7 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
         return 2
     handler = logging.StreamHandler(sys.stderr) if log_file is None else RotatedLog(log_file)
     handler.setFormatter(JsonLines(config.broker_id) if log_format == "json" else logging.Formatter(FORMAT))
-    logging.basicConfig(level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(), handlers=[handler])
+    logging.basicConfig(level=(os.environ.get("MINIBROKER_LOG_LEVEL") or "INFO").upper(), handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
         uvloop.run(_main(config))

@@ -49,6 +49,12 @@ RESERVED_VARIABLES: dict[str, str] = {
 }
 """Variables with the prefix of settings that are not settings: a broker ignores them."""
 
+LOG_VARIABLES = {
+    "MINIBROKER_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR"),
+    "MINIBROKER_LOG_FORMAT": ("text", "json"),
+}
+"""What those two may be, in upper or lower case."""
+
 RETIRED_NAMES = {
     "log.retention.hours": "log.retention.ms",
     "log.retention.minutes": "log.retention.ms",
@@ -172,6 +178,11 @@ def _read_file(text: str, file_name: str) -> Texts:
 def _read_environment(environment: Mapping[str, str]) -> Texts:
     texts: Texts = {}
     for variable in sorted(environment):
+        choices = LOG_VARIABLES.get(variable, ())
+        if choices and environment[variable].lower() not in ("", *map(str.lower, choices)):
+            raise ConfigError(
+                f"environment variable {variable} is {environment[variable]!r:.200}: give one of {', '.join(choices)}"
+            )
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in RESERVED_VARIABLES:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ CONFIG_BYTES_MAX = 1024 * 1024
 @click.option(
     "--log-format",
     envvar="MINIBROKER_LOG_FORMAT",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json"], case_sensitive=False),
     default="text",
     show_default=True,
     help="json: one object per line, with the typed events of docs/EVENTS.md.",
@@ -101,12 +102,12 @@ def _read_settings(file: Path) -> str:
     raise CommandFailed(f"{file} cannot be read: {why}. Give the broker's settings with --config FILE")
 
 
-def problem_of_settings(settings: list[str]) -> str | None:
-    """Why a broker would refuse these settings, each name=value; None if it would start."""
+def problem_of_settings(settings: Sequence[str], environment: Mapping[str, str] | None = None) -> str | None:
+    """Why a broker would refuse these settings, each name=value, or variables; None if it would start."""
     from minibroker.broker.configuration.config import ConfigError, load_config
 
     try:
-        load_config(settings=settings)
+        load_config(settings=settings, environment=environment)
     except ConfigError as error:
         return str(error)
     return None

@@ -219,10 +219,11 @@ def _refuse_fewer_brokers(local: "LocalCluster", data_dir: Path) -> None:
 def _check_settings(local: "LocalCluster") -> None:
     """Raise WrongUsage where a broker would refuse its settings."""
     from minibroker.commands.broker import problem_of_settings
-    from minibroker.local_cluster.broker_process import broker_settings
+    from minibroker.local_cluster.broker_process import broker_settings, inherited_variables
 
     for broker_id in local.broker_ids:
-        problem = problem_of_settings(broker_settings(local.data_directory, local.record, broker_id))
+        settings = broker_settings(local.data_directory, local.record, broker_id)
+        problem = problem_of_settings(settings, inherited_variables())
         if problem is not None:
             raise WrongUsage(f"broker {broker_id} would not start: {problem}")
 

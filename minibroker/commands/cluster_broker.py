@@ -125,10 +125,14 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         """What was started, with its address, and why others were not, or need another command."""
         import asyncio
 
+        from minibroker.commands.broker import NECESSARY_SETTINGS, problem_of_settings
         from minibroker.local_cluster.broker_names import resolve_all
+        from minibroker.local_cluster.broker_process import inherited_variables
         from minibroker.local_cluster.cluster_file import ClusterFailed
         from minibroker.local_cluster.local_cluster import LocalCluster
 
+        if problem := problem_of_settings(NECESSARY_SETTINGS, inherited_variables()):
+            raise WrongUsage(f"no broker would start: {problem}")
         local = LocalCluster.open(data_dir)
         wants_zookeeper = ZOOKEEPER in names or (not names and local.zookeeper.is_down())
         down = [each for each in local.broker_ids if local.process_state(each) in ("down", "dead")]

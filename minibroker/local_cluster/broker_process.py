@@ -17,7 +17,7 @@ SESSION_TIMEOUT_MS = 3_000
 """ZooKeeper's tick is 500 ms here, so a dead broker's session ends after about 3 s, not Kafka's 18."""
 REPLICA_LAG_TIME_MAX_MS = 10_000
 """On one machine a follower that is 10 s behind is stuck; Kafka's 30 s suit networks."""
-INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL",)
+INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL", "MINIBROKER_LOG_FORMAT")
 """Any other MINIBROKER_ variable may be a setting meant for one broker: here only the file counts."""
 
 ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG|INFO|WARNING)\"")
@@ -62,12 +62,12 @@ def start_broker(
     data_directory: Path,
     record: ClusterRecord,
     broker_id: int,
-    log_format: str = "text",
+    log_format: str | None = None,
     program: Sequence[str] = ("minibroker",),
 ) -> BrokerRecord:
     """Start the process in the background and return its record. Raises NotWritten. Its output is appended to
     broker-<id>.log, which the broker rotates (`runtime/adapters/log_file`); output from before it opens its log goes
-    there, too. `program`: what `python -m` runs."""
+    there, too. `log_format` None: that of the environment. `program`: what `python -m` runs."""
     configuration = configuration_file(data_directory, broker_id)
     with written(configuration):
         configuration.touch(PRIVATE_FILE)
@@ -76,7 +76,8 @@ def start_broker(
     with written(log_file):
         log_file.touch(PRIVATE_FILE)
     command = [sys.executable, "-P", "-m", *program, "broker"]  # -P: no code of the working directory may run
-    command += ["--config", str(configuration), "--log-file", str(log_file), "--log-format", log_format]
+    command += ["--config", str(configuration), "--log-file", str(log_file)]
+    command += [] if log_format is None else ["--log-format", log_format]
     with log_file.open("ab") as log:
         child = subprocess.Popen(
             command,
@@ -94,13 +95,15 @@ def start_broker(
     return BrokerRecord(port=before.port, process=process, settings=before.settings)
 
 
+def inherited_variables() -> dict[str, str]:
+    """Those of minibroker that a broker gets."""
+    return {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+
+
 def _environment() -> dict[str, str]:
     """This process's environment, with the same minibroker importable."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("MINIBROKER_") or name in INHERITED_VARIABLES
-    }
+    foreign = {name: value for name, value in os.environ.items() if not name.startswith("MINIBROKER_")}
+    environment = foreign | inherited_variables()
     here = str(Path(__file__).resolve().parents[2])
     others = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     return environment | {"PYTHONPATH": os.pathsep.join([here, *(path for path in others if path != here)])}

@@ -74,7 +74,7 @@ class LocalCluster:
         zookeeper_port: int = 0,
         zookeeper: str | None = None,
         settings: Mapping[str, str] | None = None,
-        log_format: str = "text",
+        log_format: str | None = None,
     ) -> None:
         assert brokers >= 1
         self._log_format = log_format

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from minibroker.broker.configuration.config import (
+    LOG_VARIABLES,
     RESERVED_VARIABLES,
     BrokerConfig,
     ConfigError,
@@ -157,7 +158,17 @@ def test_unknown_variable_is_refused_with_the_nearest_known() -> None:
 
 @pytest.mark.parametrize("variable", RESERVED_VARIABLES)
 def test_variables_of_the_command_line_are_not_settings(variable: str) -> None:
-    assert load(environment={variable: "anything"}) == load()
+    value = LOG_VARIABLES.get(variable, ("anything",))[0]
+    assert load(environment={variable: value}) == load()
+
+
+def test_a_level_and_a_format_that_no_log_has_are_refused_with_the_choices() -> None:
+    """Once a level was a traceback."""
+    message = refusal(environment={"MINIBROKER_LOG_LEVEL": "LOUD"})
+    assert message == "environment variable MINIBROKER_LOG_LEVEL is 'LOUD': give one of DEBUG, INFO, WARNING, ERROR"
+    assert "is 'xml': give one of text, json" in refusal(environment={"MINIBROKER_LOG_FORMAT": "xml"})
+    for level in ("", "debug"):
+        assert load(environment={"MINIBROKER_LOG_LEVEL": level}) == load()
 
 
 def test_a_line_that_is_not_a_setting_is_refused_with_its_number() -> None:
