@@ -219,8 +219,14 @@ def _refuse_fewer_brokers(local: "LocalCluster", data_dir: Path) -> None:
 def _check_settings(local: "LocalCluster") -> None:
     """Raise WrongUsage where a broker would refuse its settings."""
     from minibroker.commands.broker import problem_of_settings
-    from minibroker.local_cluster.broker_process import broker_settings, inherited_variables
+    from minibroker.local_cluster.broker_process import (
+        broker_settings,
+        inherited_variables,
+        problem_of_common_settings,
+    )
 
+    if problem := problem_of_common_settings(local.record.settings):
+        raise WrongUsage(problem)
     for broker_id in local.broker_ids:
         settings = broker_settings(local.data_directory, local.record, broker_id)
         problem = problem_of_settings(settings, inherited_variables())

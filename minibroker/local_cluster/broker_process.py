@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord, written
@@ -19,6 +19,15 @@ REPLICA_LAG_TIME_MAX_MS = 10_000
 """On one machine a follower that is 10 s behind is stuck; Kafka's 30 s suit networks."""
 INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL", "MINIBROKER_LOG_FORMAT")
 """Any other MINIBROKER_ variable may be a setting meant for one broker: here only the file counts."""
+
+OF_EACH_BROKER = {
+    "broker.id": "numbers its brokers from 1: leave it out",
+    "log.dirs": "gives each broker a folder in the --data-dir: leave it out",
+    "listeners": "gives each broker a port of its own: give --port, that of the first one",
+    "advertised.listeners": "gives each broker a port of its own: give --port, that of the first one",
+    "zookeeper.connect": "connects its brokers to the ZooKeeper that it starts, or that of --zookeeper: leave it out",
+}
+"""Settings that cannot be the same for all brokers of a cluster, and what a local cluster does about them."""
 
 ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG|INFO|WARNING)\"")
 """Of a broker's log, in both formats. A broker that ends by itself writes an error last."""
@@ -52,6 +61,12 @@ def broker_settings(data_directory: Path, record: ClusterRecord, broker_id: int)
         | record.brokers[broker_id].settings
     )
     return [f"{key}={value}" for key, value in values.items()]
+
+
+def problem_of_common_settings(settings: Mapping[str, str]) -> str | None:
+    """Which of the settings for all brokers cannot be one of all brokers, with the cure; None if there is none."""
+    found = [f"--set {name}: a local cluster {OF_EACH_BROKER[name]}" for name in settings if name in OF_EACH_BROKER]
+    return "; ".join(found) or None
 
 
 def configuration_file(data_directory: Path, broker_id: int) -> Path:

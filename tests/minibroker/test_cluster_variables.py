@@ -28,6 +28,24 @@ def test_a_log_level_that_does_not_exist_is_refused_before_anything_starts(
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "cure"),
+    [
+        ("broker.id=7", "a local cluster numbers its brokers from 1: leave it out"),
+        ("log.dirs=/tmp/x", "a local cluster gives each broker a folder in the --data-dir: leave it out"),
+        ("listeners=PLAINTEXT://127.0.0.1:19999", "a local cluster gives each broker a port of its own: give --port"),
+        ("zookeeper.connect=other:2181", "or that of --zookeeper: leave it out"),
+    ],
+)
+def test_a_setting_that_each_broker_has_for_itself_is_refused(tmp_path: Path, setting: str, cure: str) -> None:
+    """Once all was started, the brokers ended, and their files stayed."""
+    directory = tmp_path / "data"
+    result = CliRunner().invoke(minibroker, ["cluster", "up", "--data-dir", str(directory), "--set", setting])
+    assert result.exit_code == 2
+    assert cure in result.output
+    assert not directory.exists()
+
+
 @pytest.mark.parametrize(("given", "option"), [(None, []), ("text", ["--log-format", "text"])])
 def test_brokers_log_in_the_format_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, option: list[str]
