@@ -78,6 +78,8 @@ class Repairs:
         self._counters = counters
         self._begun_ms: dict[TopicPartition, list[int]] = {}
         """Recent times at which repairs began, by replica."""
+        self._unfinished: dict[TopicPartition, Partition] = {}
+        """Replicas whose repair this process has begun. Not all have a log set aside: its directory may be gone."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
         """Damaged replicas that could not begin their repair for lack of room on the disk, while a checkpoint was being
         written, or because an entry is in the way; and those that may have refused the order to begin it, because they
@@ -132,6 +134,7 @@ class Repairs:
                 self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config, from_ms)
             return damaged
         self._begun_ms.setdefault(topic_partition, []).append(self._now_ms())
+        self._unfinished[topic_partition] = partition
         self._counters.repairs_begun += 1
         partition.report(RepairBegun)
         self._disk.on_changed()
@@ -171,15 +174,19 @@ class Repairs:
                 self.reset(each.partition, each.topic_id, each.topic_config)
 
     def finish(self) -> None:
-        """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which
-        the new log follows."""
-        for topic_partition in tuple(self._directory.set_aside):
+        """End the repair of a replica that is in sync again, according to the controller, in the epoch in which the new
+        log follows: its damaged log, if there is one, is removed."""
+        for topic_partition in {**self._directory.set_aside, **self._unfinished}:
             partition, info = self._partitions.get(topic_partition), self._image.partition(topic_partition)
+            if self._unfinished.get(topic_partition, partition) is not partition:  # its topic was deleted
+                del self._unfinished[topic_partition]
+                continue
             if partition is None or info is None or partition.state.damage is not None:
                 continue
             in_sync = len(info.isr) > 1 and self._broker_id in info.isr
             if in_sync and info.leader_epoch == partition.state.leader_epoch:
                 self._directory.remove_set_aside(topic_partition)
+                self._unfinished.pop(topic_partition, None)
                 self._counters.repairs_done += 1
                 partition.report(ReplicaRepaired)
 

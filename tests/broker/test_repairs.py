@@ -10,7 +10,7 @@ from minibroker.broker.configuration.topic_config import TopicConfig, resolve_to
 from minibroker.broker.disk_faults.repairs import BLOCKED_RETRY_MS, Repairs
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication.state import Role
-from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp
+from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp, ReplicaRepaired
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 
@@ -48,7 +48,14 @@ class RepairedBroker:
         self.error: DiskError | None = None
         """Raised instead of setting a log aside."""
         self.told: list[object] = []
-        directory = SimpleNamespace(may_set_aside=True, set_log_aside=self.set_log_aside, full=False, offline=False)
+        directory = SimpleNamespace(
+            may_set_aside=True,
+            set_log_aside=self.set_log_aside,
+            set_aside={},
+            remove_set_aside=lambda _: False,
+            full=False,
+            offline=False,
+        )
         disk = SimpleNamespace(
             on_changed=lambda: None,
             failed=self.told.append,
@@ -103,6 +110,33 @@ def test_a_replica_that_is_damaged_four_times_within_an_hour_stays_offline() -> 
     assert broker.damage_at(HOUR_MS - 1) == GIVEN_UP
     assert (len(broker.set_aside), broker.counters.repairs_begun) == (3, 3)
     assert broker.damage_at(HOUR_MS - 1, number=1) == BEGUN
+
+
+def test_a_repair_ends_although_no_log_was_set_aside_because_its_directory_was_gone() -> None:
+    """Once it was never reported as done."""
+    broker = RepairedBroker()
+    broker.damage_at(0)
+    (follows,) = broker.replicas.values()
+    follows.state.damage = None
+    broker.info = SimpleNamespace(isr=(2,), leader_epoch=5)
+    broker.repairs.finish()
+    assert broker.counters.repairs_done == 0
+    broker.info = SimpleNamespace(isr=(1, 2), leader_epoch=5)
+    for _ in range(2):
+        broker.repairs.finish()
+    assert (follows.reported[1:], broker.counters.repairs_done) == ([(ReplicaRepaired, {})], 1)
+
+
+def test_a_repair_ends_without_a_report_if_its_topic_is_deleted() -> None:
+    broker = RepairedBroker()
+    broker.damage_at(0)
+    topic_partition = TopicPartition("a", 0)
+    broker.replicas[topic_partition] = of_a_later_topic = Replica(topic_partition)
+    of_a_later_topic.state.damage = None
+    broker.info = SimpleNamespace(isr=(1, 2), leader_epoch=5)
+    for _ in range(2):
+        broker.repairs.finish()
+    assert (of_a_later_topic.reported, broker.counters.repairs_done) == ([], 0)
 
 
 def test_a_repair_counts_for_an_hour() -> None:

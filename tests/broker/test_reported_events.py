@@ -164,7 +164,8 @@ def test_a_batch_that_arrived_damaged_is_reported_with_its_sender() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- repairs
 def repairs_of(noted: Noted, **fields: Any) -> Any:
-    values = {"_counters": noted.counters, "_broker_id": 1, "_partitions": {A3: noted.partition}, **fields}
+    values = {"_counters": noted.counters, "_broker_id": 1, "_partitions": {A3: noted.partition}, "_unfinished": {}}
+    values |= fields
     values["_partition_changed"] = lambda partition: noted.done.append("changed")
     values["_disk"] = SimpleNamespace(on_changed=lambda: noted.done.append("told"))
     return SimpleNamespace(**values)
