@@ -154,6 +154,17 @@ def refuse_fewer_brokers(data_directory: Path, earlier: ClusterRecord, now: Clus
         )
 
 
+def already_runs(data_directory: Path, earlier: ClusterRecord, now: ClusterRecord, down: list[str]) -> ClusterFailed:
+    """The error of a start in the directory of a cluster that runs, but for what is `down`."""
+    some = f"start what is down ({', '.join(down)}) with `minibroker cluster start`, " if down else ""
+    changed = "; ".join(differences(earlier, now))
+    other = f", and it is not changed while it runs ({changed})" if changed else ""
+    return ClusterFailed(
+        f"a cluster already runs in {data_directory} ({earlier.bootstrap_servers}){other}:"
+        f" {some}stop it with `minibroker cluster down`, or choose another --data-dir"
+    )
+
+
 def differences(earlier: ClusterRecord, now: ClusterRecord) -> list[str]:
     """What `cluster up` changes of an earlier cluster, each as the option with its old and its new value."""
     before, after = _as_options(earlier), _as_options(now)

@@ -25,9 +25,9 @@ from minibroker.local_cluster.cluster_file import (
     ClusterRecord,
     NotWritten,
     RequestedCluster,
+    already_runs,
     cluster_lock,
     continued,
-    differences,
     forget_cluster_state,
     forget_failed_start,
     is_unused,
@@ -235,13 +235,7 @@ class LocalCluster:
         if earlier.running_brokers() or (earlier.zookeeper.is_running() and not is_used):
             down = [f"broker {each}" for each in earlier.broker_ids if each not in earlier.running_brokers()]
             down += ["ZooKeeper"] if earlier.zookeeper.is_down() else []
-            some = f"start what is down ({', '.join(down)}) with `minibroker cluster start`, " if down else ""
-            changed = "; ".join(differences(earlier.record, self.record))
-            other = f", and it is not changed while it runs ({changed})" if changed else ""
-            raise ClusterFailed(
-                f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}){other}:"
-                f" {some}stop it with `minibroker cluster down`, or choose another --data-dir"
-            )
+            raise already_runs(self.data_directory, earlier.record, self.record, down)
         if is_used:
             self.record.zookeeper.process = zookeeper.process
         refuse_fewer_brokers(self.data_directory, earlier.record, self.record)
@@ -351,7 +345,11 @@ class LocalCluster:
 
     def _refuse_running(self, broker_id: int) -> None:
         if self.process_state(broker_id) in ("running", "paused"):
-            raise ClusterFailed("; ".join(self.paused(broker_id)) or f"broker {broker_id} is already running")
+            restart = (
+                f"`minibroker cluster stop {broker_id}` and then `minibroker cluster start {broker_id}` restart it"
+            )
+            running = f"broker {broker_id} is already running: {restart}"
+            raise ClusterFailed("; ".join(self.paused(broker_id)) or running)
 
     def _refuse_dead(self, *broker_ids: int) -> None:
         if ended := self.ended_by_themselves(*broker_ids):

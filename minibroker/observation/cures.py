@@ -9,15 +9,14 @@ ZOOKEEPER_CURE = (
 )
 
 MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
-PUT_BACK = "put that directory back (is its disk mounted?), and start the broker again"
-MAKE_WRITABLE = "mount it for writing, and start the broker again"
-MAKE_USABLE = "move that entry away, or give the broker's user access to it, and start the broker again"
-START_AGAIN = (
-    "start the broker again; if its disk fails again, replace it, and start the broker with an empty directory"
-)
+PUT_BACK = "put that directory back (is its disk mounted?), and restart the broker"
+MAKE_WRITABLE = "mount it for writing, and restart the broker"
+MAKE_USABLE = "move that entry away, or give the broker's user access to it, and restart the broker"
+START_AGAIN = "restart the broker; if its disk fails again, replace it, and start the broker with an empty directory"
 
 _BY_WORDS = (
     (" is gone: ", PUT_BACK),
+    ("no such file or directory", PUT_BACK),  # a missing file of a partition takes only its replica offline
     ("read-only file system", MAKE_WRITABLE),
     ("permission denied", MAKE_USABLE),
     ("operation not permitted", MAKE_USABLE),

@@ -10,6 +10,7 @@ from minibroker.observation import cures
     [
         ("full", "cannot append to /d/x: No space left on device", cures.MAKE_ROOM),
         ("offline", "/d is gone: cannot open /d/t-0/0.log: No such file or directory", cures.PUT_BACK),
+        ("offline", "cannot write /d/replication-offset-checkpoint.tmp: No such file or directory", cures.PUT_BACK),
         ("offline", "cannot append to /d/x: Read-only file system", cures.MAKE_WRITABLE),
         ("offline", "cannot write /d/x.tmp: Permission denied", cures.MAKE_USABLE),
         ("offline", "cannot use /d/x.tmp: it is a pipe", cures.MAKE_USABLE),

@@ -158,7 +158,9 @@ def test_a_paused_broker_is_a_problem_with_its_own_cure(tmp_path: Path, monkeypa
     assert text in local.process_problems()
     with pytest.raises(ClusterFailed, match=text):
         local._refuse_running(2)
-    with pytest.raises(ClusterFailed, match="broker 1 is already running"):
+    with pytest.raises(
+        ClusterFailed, match="already running: `minibroker cluster stop 1` and then `minibroker cluster start 1`"
+    ):
         local._refuse_running(1)
 
 
