@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord, written
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 
@@ -31,6 +33,8 @@ OF_EACH_BROKER = {
 
 ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG|INFO|WARNING)\"")
 """Of a broker's log, in both formats. A broker that ends by itself writes an error last."""
+HEAD_OF_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \S+ [A-Z]+ \S+: )?(broker \d+: )?")
+"""Time, level and logger of a line, and the broker that it is of."""
 
 _CHILDREN: list["subprocess.Popen[bytes]"] = []
 """Kept, because Popen warns when it is collected while its process runs, and these processes outlive this one."""
@@ -124,9 +128,37 @@ def _environment() -> dict[str, str]:
     return environment | {"PYTHONPATH": os.pathsep.join([here, *(path for path in others if path != here)])}
 
 
-def end_of_log(path: Path) -> str:
-    """Why a broker ended, as far as its log shows it."""
+def ended_brokers(logs: Mapping[int, Path]) -> list[str]:
+    """A sentence for each broker that ended by itself, with the reason as far as its log shows it. Brokers end together
+    where all refuse the same, so a reason that differs in numbers only is told once."""
+    first: dict[str, int] = {}
+    sentences = []
+    for broker_id, path in logs.items():
+        reason = _reason_of(path)
+        same = first.setdefault(re.sub(r"\d+", "0", reason or path.name), broker_id)
+        if same != broker_id:
+            why = f"for the same reason as broker {same}"
+        elif reason is None:
+            why = f"{path} names no reason, so it was killed (SIGKILL, or no memory was left)"
+        else:
+            why = f"{path} ends with: {reason}"
+        sentences.append(f"broker {broker_id} has ended by itself{',' if same != broker_id else ':'} {why}")
+    return sentences
+
+
+def _reason_of(path: Path) -> str | None:
+    """The last line of a log, as a sentence without its time; None if it is an ordinary one."""
     lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    if lines and ORDINARY_LINE.search(lines[-1]):
-        return f"{path} names no reason, so it was killed (SIGKILL, or no memory was left)"
-    return f"{path} ends with: {lines[-1] if lines else '(nothing)'}"
+    last = lines[-1] if lines else "(nothing)"
+    if ORDINARY_LINE.search(last):
+        return None
+    if last.startswith("{"):
+        try:
+            last = str(msgspec.json.decode(last, type=_JsonLine).text)
+        except msgspec.MsgspecError:
+            pass
+    return HEAD_OF_LINE.sub("", last)
+
+
+class _JsonLine(msgspec.Struct):
+    text: str

@@ -14,10 +14,11 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from minibroker.local_cluster import zookeeper_process
-from minibroker.local_cluster.broker_process import configuration_file, end_of_log, start_broker
+from minibroker.local_cluster.broker_process import configuration_file, ended_brokers, start_broker
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
     ClusterFailed,
@@ -50,15 +51,17 @@ from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
 from minibroker.protocol.counted import some_of
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
-from minibroker.protocol.files.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
 UP_TIMEOUT_S = 40.0  # a start takes 3 to 5 s; a busy machine needs longer
 STOP_TIMEOUT_S = 30.0
 """A clean stop hands over leadership and syncs every log."""
 KILL_TIMEOUT_S = 10.0
+SETTLE_S = 5.0
 POLL_S = 0.1
+NO_STATE = "without it `minibroker audit` has less to compare the logs with"
 STATUS = "until the next start `minibroker cluster status` says that"
+RUNS_ON = "the cluster keeps running"
 START_CURE = "`minibroker cluster start` starts it again"
 
 
@@ -177,18 +180,26 @@ class LocalCluster:
                 for broker_id in self.broker_ids:
                     if broker_id != first:
                         self._spawn(broker_id)
-            return await self.wait_healthy(timeout_s)
-        except (ClusterFailed, asyncio.CancelledError) as error:
-            states = [self.process_state(broker_id) for broker_id in self.broker_ids]
-            if keep_running and "running" in states and isinstance(error, ClusterFailed):
-                all_run = all(state == "running" for state in states)
-                rest = (
-                    "it keeps running" if all_run else f"the other brokers keep running; after a repair, {START_CURE}"
-                )
-                raise ClusterFailed(f"{error}; {rest}: see `minibroker cluster status`") from None
-            if isinstance(error, asyncio.CancelledError):
-                tell(f"interrupted: stopping the brokers and ZooKeeper in {self.data_directory}")
+            return await self._wait_healthy_or_settled(timeout_s)
+        except ClusterFailed as error:
+            ended = "; ".join(self.ended_by_themselves(*self.broker_ids))
+            if keep_running and self.running_brokers():
+                rest = f"the other brokers keep running; after a repair, {START_CURE}" if ended else RUNS_ON
+                raise ClusterFailed(f"{ended or error}; {rest}: see `minibroker cluster status`") from None
             await self.ownership.finish(self._undo(was_unused))
+            raise ClusterFailed(ended or str(error)) from None
+        except asyncio.CancelledError:
+            tell(f"interrupted: stopping the brokers and ZooKeeper in {self.data_directory}")
+            await self.ownership.finish(self._undo(was_unused))
+            raise
+
+    async def _wait_healthy_or_settled(self, timeout_s: float) -> ClusterView:
+        """Where one broker refuses to start, each has ended or serves: others may refuse the same a moment later."""
+        try:
+            return await self.wait_healthy(timeout_s)
+        except ClusterFailed:
+            async with BrokerQueries(CLIENT_ID) as queries:
+                await queries.wait_serving(lambda: [self.server(each) for each in self.running_brokers()], SETTLE_S)
             raise
 
     async def _undo(self, was_unused: bool) -> None:
@@ -198,8 +209,7 @@ class LocalCluster:
 
     def _forget_start(self, was_unused: bool) -> None:
         self.record = self._earlier or self.record
-        with contextlib.suppress(NotWritten):  # why the start failed says more
-            self._save()
+        why_not_written(self._save, "")  # why the start failed says more
         if was_unused:
             forget_failed_start(self.data_directory)
 
@@ -242,26 +252,28 @@ class LocalCluster:
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
         """Stop everything, brokers first, and write `cluster-state.json`; returns what did not work."""
-        view = await self._look_if_possible()
+        view = None
+        with contextlib.suppress(ClusterFailed, NoAnswer):  # no broker answers
+            view = await self.look()
         before = None if view is None else state_of_view(view)
-        unwritten = None if before is None or wipe else self._write_state(before)
+        unwritten = (
+            None
+            if before is None or wipe
+            else why_not_written(partial(write_cluster_state, self.data_directory, before), NO_STATE)
+        )
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
         connected = await self.zookeeper.state()
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
         after = None if wipe else await self.zookeeper.state()
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
-            unwritten = self._write_state(joined(before, connected, after, clean))
+            state = joined(before, connected, after, clean)
+            unwritten = why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE)
         await self.zookeeper.stop()
         unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")
         self.warnings.clear()  # they say the same of single brokers
         problems += [remove_cluster_files(self.data_directory, self.record)] if wipe else [unwritten, unsaved]
         return [problem for problem in problems if problem is not None]
-
-    def _write_state(self, state: ClusterState) -> str | None:
-        """Returns why it could not be written."""
-        meaning = "without it `minibroker audit` has less to compare the logs with"
-        return why_not_written(lambda: write_cluster_state(self.data_directory, state), meaning)
 
     async def _stop_brokers(self, timeout_s: float, controller_id: int | None) -> list[str | None]:
         running = self.running_brokers()
@@ -274,13 +286,6 @@ class LocalCluster:
     async def _stop_all(self, timeout_s: float) -> None:
         await self._stop_brokers(timeout_s, None)
         await self.zookeeper.stop()
-
-    async def _look_if_possible(self) -> ClusterView | None:
-        """None if no broker answers."""
-        try:
-            return await self.look()
-        except (ClusterFailed, NoAnswer):
-            return None
 
     async def _end(self, broker_id: int, timeout_s: float) -> str | None:
         try:
@@ -345,10 +350,8 @@ class LocalCluster:
 
     def _refuse_running(self, broker_id: int) -> None:
         if self.process_state(broker_id) in ("running", "paused"):
-            restart = (
-                f"`minibroker cluster stop {broker_id}` and then `minibroker cluster start {broker_id}` restart it"
-            )
-            running = f"broker {broker_id} is already running: {restart}"
+            stop, start = (f"`minibroker cluster {verb} {broker_id}`" for verb in ("stop", "start"))
+            running = f"broker {broker_id} is already running: {stop} and then {start} restart it"
             raise ClusterFailed("; ".join(self.paused(broker_id)) or running)
 
     def _refuse_dead(self, *broker_ids: int) -> None:
@@ -364,8 +367,9 @@ class LocalCluster:
 
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
         """Which of these brokers ended by themselves, with the end of their logs."""
-        dead = [each for each in broker_ids if self.process_state(each) == "dead"]
-        return [f"broker {each} has ended by itself: {end_of_log(self.process_log(each))}" for each in dead]
+        return ended_brokers(
+            {each: self.process_log(each) for each in broker_ids if self.process_state(each) == "dead"}
+        )
 
     def paused(self, *broker_ids: int) -> list[str]:
         """Which of these brokers are paused, with the cure."""
@@ -435,9 +439,8 @@ class LocalCluster:
     def _running(self, broker_id: int) -> ProcessIdentity:
         process = self.record.brokers[broker_id].process
         if process is None or self.process_state(broker_id) not in ("running", "paused"):
-            raise ClusterFailed(
-                f"broker {broker_id} does not run: start it with `minibroker cluster start {broker_id}`"
-            )
+            start = f"`minibroker cluster start {broker_id}`"
+            raise ClusterFailed(f"broker {broker_id} does not run: start it with {start}")
         return process
 
     def _ended(self, broker_id: int, process: ProcessIdentity, how: str) -> None:
@@ -452,15 +455,14 @@ class LocalCluster:
                     broker.process, broker.ended_by = process, how
                 self._save()
 
-        warning = why_not_written(write, f"{STATUS} broker {broker_id} ended by itself")
-        self.warnings += [] if warning is None else [warning]
+        self.warnings += filter(None, [why_not_written(write, f"{STATUS} broker {broker_id} ended by itself")])
 
     def _spawn(self, broker_id: int) -> None:
         with signals_held(), cluster_lock(self.data_directory):
             self._read_again()
             self._refuse_running(broker_id)
-            program = self.program(broker_id)
             before = self.record.brokers[broker_id]
+            program = self.program(broker_id)
             broker = start_broker(self.data_directory, self.record, broker_id, self._log_format, program)
             assert broker.process is not None
             self.record.brokers[broker_id] = broker

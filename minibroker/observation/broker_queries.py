@@ -6,6 +6,8 @@ connections (`runtime/request_channel`), and retries and finding a leader, which
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -35,6 +37,8 @@ CONNECT_TIMEOUT_MS = 2_000
 """A host that is up accepts within a round trip."""
 ASK_TIMEOUT_S = 3.0
 """A healthy broker answers these queries in milliseconds."""
+
+POLL_S = 0.1
 
 R = TypeVar("R", bound=Response)
 
@@ -155,6 +159,14 @@ class BrokerQueries:
         except NoAnswer as error:
             return str(error)
         return None if known.brokers else "the controller has not sent it the cluster's metadata"
+
+    async def wait_serving(self, servers: Callable[[], list[str]], timeout_s: float) -> None:
+        """Wait until each of these servers, asked for anew each time, serves; or for the time limit."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if not any(await asyncio.gather(*(self.why_not_serving(server, 1.0) for server in servers()))):
+                return
+            await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
         for channel in self._channels.values():

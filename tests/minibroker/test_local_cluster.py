@@ -127,6 +127,7 @@ def _at_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, states: dic
     monkeypatch.setattr(cluster, "process_state", states.__getitem__)
     monkeypatch.setattr(cluster, "_spawn", spawned.append)
     monkeypatch.setattr(cluster.zookeeper, "spawn", lambda: spawned.append(0))
+    monkeypatch.setattr(local_cluster, "SETTLE_S", 0.0)
     return spawned
 
 

@@ -75,7 +75,7 @@ def test_a_cluster_with_a_damaged_copy_keeps_running_for_its_repair(rotten: Comm
     assert errors.startswith("kept from the former cluster in ")
     assert "--set log.segment.bytes=20000" in errors
     assert "t-0 has no leader" in errors
-    assert "it keeps running: see `minibroker cluster status`" in errors
+    assert "the cluster keeps running: see `minibroker cluster status`" in errors
     after = rotten.run("cluster", "status", "--json", code=10)
     assert json.loads(after)["bootstrap_servers"] == json.loads(before)["bootstrap_servers"], (
         "the ports have not changed"
