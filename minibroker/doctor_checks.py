@@ -6,9 +6,10 @@ Owns: each check, its result and its cure. Leaves to others: printing. It change
 
 import asyncio
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from minibroker.command_line import DEFAULT_DATA_DIRECTORY
 from minibroker.local_cluster import zookeeper_jars, zookeeper_process
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.zookeeper_process import PortOwner
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
@@ -41,6 +43,7 @@ BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
 HEALS_CURE = "start the brokers that are down; where another replica leads, it recovers by itself"
 PARTITIONS_SHOWN = 10
+OTHER_PORTS = "choose other ports (--port, --zookeeper-port)"
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[spark]'"
 
 
@@ -143,7 +146,7 @@ def check_open_files_of_brokers(directory: Path) -> list[DoctorFinding]:
         wanted = int(settings.get("max.connections", ServerLimits().connections_max))
         partitions = _count_partitions(directory / f"broker-{broker_id}")
         shares = share_out(limit, wanted, partitions)
-        what = f"{_some_files(limit)}; max.connections={wanted}, {partitions} partitions"
+        what = f"{_some_files(limit)}; max.connections={wanted}, {counted(partitions, 'partition')}"
         findings.append(_open_files(f"open files of broker {broker_id}", what, shares.shortage))
     return findings
 
@@ -181,40 +184,73 @@ def _count_partitions(log_directory: Path) -> int:
 
 def check_disk(directory: Path) -> DoctorFinding:
     place = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    what = f"{free / 1e9:.1f} GB free at {place}"
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        cure = "mount it for writing, or choose another --data-dir"
+        return DoctorFinding("disk", False, f"{place} is on a read-only file system", cure)
     if not os.access(place, os.W_OK):
         return DoctorFinding("disk", False, f"{place} cannot be written", "choose another --data-dir, or chown it")
+    free = shutil.disk_usage(place).free
+    what = f"{free / 1e9:.1f} GB free at {place}"
     if free < DISK_FREE_BYTES_MIN:
         return DoctorFinding("disk", False, what, "make room (1 GB at least), or choose another --data-dir")
     return DoctorFinding("disk", True, what)
 
 
-def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[DoctorFinding]:
-    """One result per port, naming the process that holds it. A local cluster may hold it, unless it must be free."""
-    return [_check_port(port, must_be_free) for port in ports]
+def check_ports(
+    ports: Sequence[int], may_hold: Callable[[Path], bool] = lambda directory: False
+) -> list[DoctorFinding]:
+    """One result for each port, naming the process that holds it; one for all that a local cluster holds which may
+    not. `may_hold`: may the cluster in that directory?"""
+    findings = []
+    of_others: dict[Path, list[int]] = {}
+    for port in ports:
+        owner = _port_owner(port)
+        directory = cluster_of_process(owner.pid) if isinstance(owner, PortOwner) and owner.pid else None
+        if directory is None:
+            findings.append(_check_port(port, owner))
+        elif may_hold(directory):
+            assert isinstance(owner, PortOwner)
+            what = f"held by pid {owner.pid}, of the cluster in {directory}"
+            findings.append(DoctorFinding(f"port {port}", True, what))
+        else:
+            of_others.setdefault(directory, []).append(port)
+    for directory, held in of_others.items():
+        cure = f"minibroker cluster down --data-dir {shlex.quote(str(directory))}, or {OTHER_PORTS}"
+        findings.append(DoctorFinding(_named_ports(held), False, f"held by the cluster in {directory}", cure))
+    return findings
 
 
-def _check_port(port: int, must_be_free: bool) -> DoctorFinding:
-    name = f"port {port}"
+def _port_owner(port: int) -> PortOwner | str | None:
+    """None: it is free. A text: why it cannot be used, though no process listens there."""
     try:
         zookeeper_process.refuse_taken_port(port)
-        return DoctorFinding(name, True, "free")
     except zookeeper_process.PortTaken as error:
-        why = str(error)
-    other = "choose other ports (--port, --zookeeper-port)"
-    owner = zookeeper_process.find_port_owner(port)
+        return zookeeper_process.find_port_owner(port) or str(error)
+    return None
+
+
+def _check_port(port: int, owner: PortOwner | str | None) -> DoctorFinding:
+    name = f"port {port}"
     if owner is None:
-        return DoctorFinding(name, False, why, other)
+        return DoctorFinding(name, True, "free")
+    if isinstance(owner, str):
+        return DoctorFinding(name, False, owner, OTHER_PORTS)
     if owner.pid is None:
-        return DoctorFinding(name, False, f"held by {owner.command}", other)
-    directory = cluster_of_process(owner.pid)
-    if directory is not None:
-        what = f"held by pid {owner.pid}, of the cluster in {directory}"
-        return DoctorFinding(
-            name, not must_be_free, what, f"minibroker cluster down --data-dir {directory}, or {other}"
-        )
-    return DoctorFinding(name, False, f"held by pid {owner.pid} ({owner.command})", f"kill {owner.pid}, or {other}")
+        return DoctorFinding(name, False, f"held by {owner.command}", OTHER_PORTS)
+    cure = f"kill {owner.pid}, or {OTHER_PORTS}"
+    return DoctorFinding(name, False, f"held by pid {owner.pid} ({owner.command})", cure)
+
+
+def _named_ports(ports: Sequence[int]) -> str:
+    """`port 2181`, `ports 9092 to 9094 and 2181`."""
+    ranges: list[list[int]] = []
+    for port in ports:
+        if ranges and port == ranges[-1][-1] + 1:
+            ranges[-1].append(port)
+        else:
+            ranges.append([port])
+    names = [str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}" for each in ranges]
+    return f"port{'s' if len(ports) > 1 else ''} {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}"
 
 
 def cluster_of_process(pid: int) -> Path | None:
@@ -238,7 +274,7 @@ def checks_for_cluster(directory: Path, ports: Sequence[int], *, own_zookeeper: 
         here += [check_java(), check_zookeeper_jars()]
     if hard_limit() < LIMIT_MIN:  # between this and the limit it needs, a broker runs with a warning
         here.append(check_open_files())
-    return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
+    return [*here, check_disk(directory), *check_ports(ports)]
 
 
 def checks_for_audit(engine: str, master: str | None = None) -> list[DoctorFinding]:
@@ -356,7 +392,10 @@ def partition_findings(view: ClusterView) -> list[DoctorFinding]:
     """One result per problem; only the first ones where there are many."""
     wrong = partition_problems(view)
     if not wrong:
-        return [DoctorFinding("partitions", True, f"all {len(view.partitions)} have a leader and all replicas in sync")]
+        count = len(view.partitions)
+        each = f"all {count} have" if count > 1 else "the only one has"
+        what = f"{each} a leader and all replicas in sync" if count else "there is none yet"
+        return [DoctorFinding("partitions", True, what)]
     shown = [
         DoctorFinding("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]
     ]

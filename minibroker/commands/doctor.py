@@ -67,7 +67,7 @@ def doctor(
             doctor_checks.check_disk(directory),
             *doctor_checks.check_ports(
                 doctor_checks.known_ports(directory) or [zookeeper_port, *range(port, port + brokers)],
-                must_be_free=False,
+                lambda holder: is_given or (directory.exists() and directory.samefile(holder)),
             ),
         ]
         if zookeeper or ours:

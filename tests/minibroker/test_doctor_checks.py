@@ -5,6 +5,8 @@ import os
 import resource
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +26,7 @@ from minibroker.local_cluster.cluster_file import (
 )
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import ProcessIdentity, identify
+from minibroker.local_cluster.zookeeper_process import PortOwner
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.wire.messages import (
     DescribeReplicaStateRequest,
@@ -94,10 +97,41 @@ def test_open_files_of_a_running_broker_are_compared_with_its_partitions(
 def test_held_port_is_named_with_its_owner_and_a_cure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        (finding,) = doctor_checks.check_ports([port], must_be_free=True)
+        (finding,) = doctor_checks.check_ports([port])
     assert not finding.well
     assert "held by pid" in finding.what
     assert finding.cure is not None and "--port" in finding.cure
+
+
+def test_ports_of_another_cluster_are_one_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the doctor called them fine, and `cluster up` named the cluster once for each port."""
+    ours, other = tmp_path / "ours", tmp_path / "our others"
+    holders = {9092: other, 9093: other, 9094: other, 9192: ours, 2181: other}
+    monkeypatch.setattr(doctor_checks, "_port_owner", lambda port: PortOwner(port, "python"))
+    monkeypatch.setattr(doctor_checks, "cluster_of_process", holders.__getitem__)
+    fine, wrong = doctor_checks.check_ports(list(holders), lambda holder: holder == ours)
+    assert fine == DoctorFinding("port 9192", True, f"held by pid 9192, of the cluster in {ours}")
+    assert doctor_checks.complaint([wrong]) == (
+        f"ports 9092 to 9094 and 2181: held by the cluster in {other} (minibroker cluster down --data-dir '{other}', or"
+        " choose other ports (--port, --zookeeper-port))"
+    )
+
+
+def test_partitions_are_counted_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once `all 0 have a leader`."""
+    for count, what in ((0, "there is none yet"), (1, "the only one has a leader"), (2, "all 2 have a leader")):
+        view: Any = SimpleNamespace(partitions=dict.fromkeys(range(count)))
+        monkeypatch.setattr(doctor_checks, "partition_problems", lambda view: [])
+        (finding,) = doctor_checks.partition_findings(view)
+        assert finding.what.startswith(what)
+
+
+def test_a_read_only_disk_is_to_be_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the cure was chown."""
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    finding = doctor_checks.check_disk(tmp_path)
+    assert (finding.well, finding.what) == (False, f"{tmp_path} is on a read-only file system")
+    assert finding.cure == "mount it for writing, or choose another --data-dir"
 
 
 def test_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
