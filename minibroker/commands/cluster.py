@@ -62,8 +62,16 @@ def data_dir_option(function: F) -> F:
         type=click.Path(path_type=Path, file_okay=False),
         default=DEFAULT_DATA_DIRECTORY,
         show_default=True,
+        callback=_require_directory,
         help="Holds all files of this cluster.",
     )(function)
+
+
+def _require_directory(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """Click lets devices and pipes pass."""
+    if value.exists() and not value.is_dir():
+        raise click.BadParameter(f"'{value}' is not a directory: name one, or a path that does not exist yet")
+    return value
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -364,23 +372,25 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
     import time
 
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.observation.cluster_view import health_problems, view_cluster
+    from minibroker.observation.cluster_view import problems_of, view_cluster
 
     async def until_healthy() -> "tuple[ClusterView, float]":
         started = time.monotonic()
         progress = ProgressLine()
         reasons: list[str] = []
+        shortest = ""  # without cures, which a line of the terminal would cut
         async with BrokerQueries("minibroker-wait") as queries:
             while time.monotonic() - started < timeout_s:
                 try:
                     view = await view_cluster(queries, bootstrap_servers, timeout_s=min(2.0, timeout_s))
-                    reasons = health_problems(view, brokers)
+                    problems = problems_of(view, brokers)
+                    reasons, shortest = list(map(str, problems)), problems[0].what if problems else ""
                     if not reasons:
                         progress.clear()
                         return view, time.monotonic() - started
                 except NoAnswer as error:
-                    reasons = [str(error)]
-                progress.show(f"waiting: {reasons[0]}")
+                    reasons, shortest = [str(error)], error.fact
+                progress.show(f"waiting, {time.monotonic() - started:.0f} s: {shortest}")
                 await asyncio.sleep(0.1)
         progress.clear()
         raise CommandFailed(f"not healthy after {timeout_s:g} s: {some_of(reasons, '; ')}")
@@ -390,9 +400,8 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
     if as_json:
         print_json({"healthy": True, "brokers": ids, "controller": view.controller_id, "seconds": round(seconds, 3)})
     else:
-        click.echo(
-            f"healthy: brokers {ids}, controller {view.controller_id}, {counted(len(view.partitions), 'partition')}"
-        )
+        partitions = counted(len(view.partitions), "partition")
+        click.echo(f"healthy: brokers {ids}, controller {view.controller_id}, {partitions}; after {seconds:.1f} s")
     return EXIT_FINE
 
 

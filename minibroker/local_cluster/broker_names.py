@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
+from minibroker.protocol.similar_names import suggestion
 
 
 class BadBrokerName(ClusterFailed):
@@ -26,7 +27,8 @@ async def resolve(cluster: LocalCluster, name: str) -> int:
         broker_id = await _leader_of(cluster, name.removeprefix("leader:"))
     else:
         known = "a number, 'controller', 'leader:TOPIC-PARTITION' or 'zookeeper'"
-        raise BadBrokerName(f"'{name}' is no process of a cluster: give {known}")
+        meant = suggestion(name, ("controller", "zookeeper"))
+        raise BadBrokerName(f"'{name}' is no process of a cluster: give {known}{f'; {meant}' if meant else ''}")
     if broker_id not in cluster.record.brokers:
         raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {cluster.broker_ids}")
     return broker_id

@@ -327,9 +327,7 @@ class LocalCluster:
         async with BrokerQueries(CLIENT_ID) as queries:
             return await view_cluster(queries, self.answering_servers(), topics, timeout_s)
 
-    async def wait_healthy(
-        self, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], None] | None = None
-    ) -> ClusterView:
+    async def wait_healthy(self, timeout_s: float = UP_TIMEOUT_S) -> ClusterView:
         """Wait until all brokers are registered, all partitions led and all replicas in sync. Raises ClusterFailed."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -344,8 +342,6 @@ class LocalCluster:
                 return view
             if time.monotonic() > deadline:
                 raise ClusterFailed(f"not healthy after {timeout_s:g} s: {some_of(reasons, '; ')}")
-            if tell is not None:
-                tell(reasons[0])
             await asyncio.sleep(POLL_S)
 
     def _refuse_running(self, broker_id: int) -> None:
@@ -359,9 +355,11 @@ class LocalCluster:
             raise ClusterFailed("; ".join(ended))
 
     def process_problems(self) -> list[str]:
-        """Processes that are paused, or ended although no command ended them, each with its cure."""
+        """Processes that are paused or down while others run, or ended by themselves, each with its cure."""
         found = [f"{each}; {START_CURE}" for each in self.ended_by_themselves(*self.broker_ids)]
         found += self.paused(*self.broker_ids)
+        down = [each for each in self.broker_ids if self.process_state(each) == "down" and self.running_brokers()]
+        found += [f"broker {each} is down: `minibroker cluster start {each}` starts it" for each in down]
         zookeeper = self.zookeeper.problem()
         return found if zookeeper is None else [*found, zookeeper]
 

@@ -163,12 +163,18 @@ class HealthProblem(msgspec.Struct, frozen=True):
 
 def health_problems(view: ClusterView, brokers_expected: int | None = None) -> list[str]:
     """Why the cluster is not healthy, one sentence per reason; empty if it is."""
-    reasons = []
+    return [str(each) for each in problems_of(view, brokers_expected)]
+
+
+def problems_of(view: ClusterView, brokers_expected: int | None = None) -> list[HealthProblem]:
+    """Why the cluster is not healthy; empty if it is."""
+    found = []
     if brokers_expected is not None and len(view.brokers) < brokers_expected:
         ids = [broker.broker_id for broker in view.brokers]
-        reasons.append(f"{len(view.brokers)} of {counted(brokers_expected, 'broker')} are registered: {ids}")
-    reasons += [reason for broker in view.brokers for reason in _broker_problems(view, broker)]
-    return reasons + [str(each) for each in partition_problems(view)]
+        registered = f"{len(view.brokers)} of {counted(brokers_expected, 'broker')} are registered: {ids}"
+        found.append(HealthProblem(registered))
+    found += [problem for broker in view.brokers for problem in _broker_problems(view, broker)]
+    return found + partition_problems(view)
 
 
 def partition_problems(view: ClusterView) -> list[HealthProblem]:
@@ -208,19 +214,20 @@ def _ignored_node_problems(view: ClusterView) -> list[HealthProblem]:
     )
 
 
-def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:
+def _broker_problems(view: ClusterView, broker: BrokerView) -> list[HealthProblem]:
     description = broker.description
     if description is None:
         silent = [str(name) for name, each in view.partitions.items() if broker.broker_id in each.replica_nodes]
         which = f" (it has replicas of {some_of(silent)})" if silent else ""
-        return [f"broker {broker.broker_id} does not answer: {broker.problem}{which}"]
+        return [HealthProblem(f"broker {broker.broker_id} does not answer: {broker.problem}{which}")]
     reasons = []
-    if description.fenced:
-        reasons.append(f"broker {broker.broker_id} is fenced, because it has lost ZooKeeper ({ZOOKEEPER_CURE})")
+    if description.fenced and not _all_fenced(view):  # `partition_problems` tells that of all
+        what = f"broker {broker.broker_id} is fenced, because it has lost ZooKeeper"
+        reasons.append(HealthProblem(what, ZOOKEEPER_CURE))
     if description.log_directory != "online":
         state, reason = description.log_directory, description.log_directory_reason
         what = f"log directory of broker {broker.broker_id} is {state}: {reason}"
-        reasons.append(f"{what} ({cures.of_log_directory(state, reason)})")
+        reasons.append(HealthProblem(what, cures.of_log_directory(state, reason)))
     return reasons
 
 

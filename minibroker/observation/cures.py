@@ -4,8 +4,8 @@ Owns: the choice of the cure by the reason that the broker gives. Leaves to othe
 """
 
 ZOOKEEPER_CURE = (
-    "start ZooKeeper (`minibroker cluster start zookeeper`, if `cluster up` started it; `resume` if it is paused), or"
-    " repair the network to it"
+    "start ZooKeeper, or repair the network to it; if `cluster up` started it: `minibroker cluster start zookeeper`, or"
+    " `resume zookeeper` if it is paused"
 )
 
 MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"

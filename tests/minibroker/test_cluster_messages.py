@@ -1,0 +1,68 @@
+"""Messages of `minibroker cluster` about what a user typed, and while a user waits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.command_line import ProgressLine
+from minibroker.local_cluster.cluster_file import write_cluster_file
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.observation import cluster_view
+from minibroker.observation.broker_queries import NoAnswer
+from minibroker.observation.cluster_view import BrokerView, ClusterView
+from minibroker.protocol.wire.messages import DescribeReplicaStateResponse
+
+
+def test_a_misspelt_role_gets_a_suggestion(tmp_path: Path) -> None:
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    result = CliRunner().invoke(minibroker, ["cluster", "kill", "contoller", "--data-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.output.endswith("or 'zookeeper'; did you mean 'controller'?\n")
+
+
+@pytest.mark.parametrize("command", ["up", "status", "down"])
+def test_a_data_directory_that_is_a_device_is_a_usage_error(command: str) -> None:
+    """Once `cluster up` said: File exists: check the path."""
+    result = CliRunner().invoke(minibroker, ["cluster", command, "--data-dir", "/dev/null"])
+    assert result.exit_code == 2
+    assert "'/dev/null' is not a directory: name one, or a path that does not exist yet" in result.output
+
+
+def test_a_broker_that_is_down_while_others_run_is_a_problem_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once `cluster status` said only how many are registered."""
+    cluster = LocalCluster(tmp_path, 2, zookeeper="other:2181")
+    states = {1: "down", 2: "running"}
+    monkeypatch.setattr(cluster, "process_state", states.__getitem__)
+    assert cluster.process_problems() == ["broker 1 is down: `minibroker cluster start 1` starts it"]
+    states[2] = "down"
+    assert cluster.process_problems() == [], "`cluster up` is the cure of that"
+
+
+def test_the_line_of_a_wait_shows_the_time_and_no_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it showed no time, and was cut in the middle of a cure."""
+    shown: list[str] = []
+    looks: Iterator[NoAnswer | ClusterView] = iter([NoAnswer("no broker answers: start one"), _view(-1), _view(1)])
+
+    async def look(*_: object, timeout_s: float) -> ClusterView:
+        found = next(looks)
+        if isinstance(found, NoAnswer):
+            found.fact = "no broker answers"
+            raise found
+        return found
+
+    monkeypatch.setattr(cluster_view, "view_cluster", look)
+    monkeypatch.setattr(ProgressLine, "show", lambda _, text: shown.append(text))
+    result = CliRunner().invoke(minibroker, ["cluster", "wait", "-b", "h:1", "--timeout", "60"])
+    assert shown == ["waiting, 0 s: no broker answers", "waiting, 0 s: no controller is elected"]
+    assert result.output.startswith("healthy: brokers [1], controller 1, 0 partitions; after 0.")
+
+
+def _view(controller_id: int) -> ClusterView:
+    answer = DescribeReplicaStateResponse(broker_id=1, incarnation_id="a")
+    brokers = [BrokerView(broker_id=1, server="h:1", description=answer, problem=None)]
+    return ClusterView(taken_at=0.0, cluster_id="c", controller_id=controller_id, brokers=brokers, partitions={})
