@@ -392,10 +392,9 @@ def partition_findings(view: ClusterView) -> list[DoctorFinding]:
     """One result per problem; only the first ones where there are many."""
     wrong = partition_problems(view)
     if not wrong:
-        count = len(view.partitions)
-        each = f"all {count} have" if count > 1 else "the only one has"
-        what = f"{each} a leader and all replicas in sync" if count else "there is none yet"
-        return [DoctorFinding("partitions", True, what)]
+        count, well = len(view.partitions), "a leader and all replicas in sync"
+        texts = {0: "there is none yet", 1: f"the only one has {well}"}
+        return [DoctorFinding("partitions", True, texts.get(count, f"all {count} have {well}"))]
     shown = [
         DoctorFinding("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]
     ]

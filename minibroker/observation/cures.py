@@ -5,7 +5,7 @@ Owns: the choice of the cure by the reason that the broker gives. Leaves to othe
 
 ZOOKEEPER_CURE = (
     "start ZooKeeper, or repair the network to it; if `cluster up` started it: `minibroker cluster start zookeeper`, or"
-    " `resume zookeeper` if it is paused"
+    " `minibroker cluster resume zookeeper` if it is paused"
 )
 
 MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
