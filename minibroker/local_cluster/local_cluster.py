@@ -59,6 +59,7 @@ STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 SETTLE_S = 5.0
 POLL_S = 0.1
+Tell = Callable[[str], None]
 NO_STATE = "without it `minibroker audit` has less to compare the logs with"
 STATUS = "until the next start `minibroker cluster status` says that"
 RUNS_ON = "the cluster keeps running"
@@ -159,7 +160,7 @@ class LocalCluster:
         *,
         first: int | None = None,
         keep_running: bool = False,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Tell = lambda _: None,
     ) -> ClusterView:
         """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. Broker `first` starts before
         the others, and so becomes controller. The cluster's own ZooKeeper is used if it still runs.
@@ -169,9 +170,7 @@ class LocalCluster:
         with self.ownership:
             return await self._up(timeout_s, first, keep_running, tell)
 
-    async def _up(
-        self, timeout_s: float, first: int | None, keep_running: bool, tell: Callable[[str], None]
-    ) -> ClusterView:
+    async def _up(self, timeout_s: float, first: int | None, keep_running: bool, tell: Tell) -> ClusterView:
         was_unused = is_unused(self.data_directory)
         self._begin([] if first is not None else self.broker_ids)
         try:
@@ -222,7 +221,6 @@ class LocalCluster:
             self._refuse_if_running()
             for broker in self.record.brokers.values():
                 zookeeper_process.refuse_taken_port(broker.port)
-            forget_cluster_state(self.data_directory)
             try:
                 if not self.zookeeper.is_running():
                     self._spawn_zookeeper()
@@ -327,7 +325,7 @@ class LocalCluster:
         async with BrokerQueries(CLIENT_ID) as queries:
             return await view_cluster(queries, self.answering_servers(), topics, timeout_s)
 
-    async def wait_healthy(self, timeout_s: float = UP_TIMEOUT_S) -> ClusterView:
+    async def wait_healthy(self, timeout_s: float = UP_TIMEOUT_S, tell: Tell = lambda why: None) -> ClusterView:
         """Wait until all brokers are registered, all partitions led and all replicas in sync. Raises ClusterFailed."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -342,6 +340,7 @@ class LocalCluster:
                 return view
             if time.monotonic() > deadline:
                 raise ClusterFailed(f"not healthy after {timeout_s:g} s: {some_of(reasons, '; ')}")
+            tell(reasons[0])
             await asyncio.sleep(POLL_S)
 
     def _refuse_running(self, broker_id: int) -> None:
@@ -461,6 +460,7 @@ class LocalCluster:
             self._refuse_running(broker_id)
             before = self.record.brokers[broker_id]
             program = self.program(broker_id)
+            forget_cluster_state(self.data_directory)  # it is of a cluster that is down
             broker = start_broker(self.data_directory, self.record, broker_id, self._log_format, program)
             assert broker.process is not None
             self.record.brokers[broker_id] = broker

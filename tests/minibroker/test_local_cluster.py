@@ -389,7 +389,9 @@ def test_two_commands_keep_each_others_changes(tmp_path: Path, monkeypatch: pyte
         return BrokerRecord(port=record.brokers[broker_id].port, process=ProcessIdentity(broker_id, "now"))
 
     monkeypatch.setattr(local_cluster, "start_broker", started)
+    (tmp_path / cluster_file.STATE_FILE).write_text("{}")
     one._spawn(1)
+    assert not (tmp_path / cluster_file.STATE_FILE).exists(), "it is of a cluster that is down"
     other._spawn(2)
     written = read_cluster_file(tmp_path).brokers
     assert [written[each].process for each in (1, 2)] == [ProcessIdentity(1, "now"), ProcessIdentity(2, "now")]
