@@ -19,6 +19,7 @@ import msgspec
 
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.controller_state import Leadership, RegisteredBroker, Topic
+from minibroker.controller.core.election import LOG_EPOCH_MAX
 from minibroker.controller.core.events import TopicsChanged
 from minibroker.controller.core.ignored_nodes import IgnoredNodes
 from minibroker.protocol import znodes
@@ -224,7 +225,7 @@ class ClusterReader:
         for place, node in zip(places, nodes, strict=True):
             for partition, name in by_shard[place[1]]:
                 note = node.get(name)
-                if note is not None and note.leader_epoch <= znodes.EPOCH_MAX:
+                if note is not None and note.leader_epoch <= LOG_EPOCH_MAX:
                     found[partition].append((note.leader_epoch, witness_path(*place), note.topic_id))
         return found
 

@@ -16,7 +16,7 @@ import msgspec
 
 from minibroker.controller.core import restarted_members
 from minibroker.controller.core.controller_state import ControllerState, LossChoice, ReplicaLog
-from minibroker.controller.core.election import PartitionChange, change_to
+from minibroker.controller.core.election import LOG_EPOCH_MAX, PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
 from minibroker.protocol.wire.message_types import clipped
@@ -110,8 +110,13 @@ def choice_of(state: ControllerState, confirmed: ConfirmedElection, now: Electio
         partition=partition,
         leader=confirmed.leader,
         leader_epoch=confirmed.leader_epoch,
+        latest_epoch_in_logs=latest_epoch_in(now),
         broker_epoch=state.brokers[confirmed.leader].broker_epoch,
     )
+
+
+def latest_epoch_in(now: ElectionPreview) -> int:
+    return max((each.last_epoch for each in now.candidates if each.last_epoch <= LOG_EPOCH_MAX), default=-1)
 
 
 def elect_as_chosen(state: ControllerState, choices: tuple[LossChoice, ...]) -> list[PartitionChange]:
@@ -128,5 +133,7 @@ def elect_as_chosen(state: ControllerState, choices: tuple[LossChoice, ...]) -> 
             and state.brokers[choice.leader].broker_epoch == choice.broker_epoch
         ):
             reason = "an operator accepts the loss of what other members of the ISR held"
-            changes.append(change_to(state, choice.partition, leadership, choice.leader, reason))
+            changes.append(
+                change_to(state, choice.partition, leadership, choice.leader, reason, choice.latest_epoch_in_logs)
+            )
     return [change for change in changes if change is not None]

@@ -87,6 +87,9 @@ class LossChoice(msgspec.Struct, frozen=True, kw_only=True):
     leader: BrokerId
     leader_epoch: int
     """Of the partition, when the operator was asked."""
+    latest_epoch_in_logs: int = -1
+    """That one of the reported logs has reached. It is above the partition's only after an older copy of ZooKeeper's
+    data was put in."""
     broker_epoch: BrokerEpoch
     """Of the registration that reported what its log holds."""
 

@@ -108,10 +108,19 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
 
 
 def change_to(
-    state: ControllerState, partition: TopicPartition, before: Leadership, leader: BrokerId, reason: str
+    state: ControllerState,
+    partition: TopicPartition,
+    before: Leadership,
+    leader: BrokerId,
+    reason: str,
+    latest_epoch_in_logs: int = -1,
 ) -> PartitionChange | None:
-    """This replica becomes leader and the whole ISR, whatever the others held."""
-    return _change(state, partition, before, leader, [leader], reason, is_unclean=True)
+    """This replica becomes leader and the whole ISR, whatever the others held, in an epoch that no log has reached."""
+    change = _change(state, partition, before, leader, [leader], reason, is_unclean=True)
+    if change is None or change.after.leader_epoch > latest_epoch_in_logs:
+        return change
+    after = msgspec.structs.replace(change.after, leader_epoch=latest_epoch_in_logs + 1)
+    return msgspec.structs.replace(change, after=after)
 
 
 def elect_preferred(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, preview
+from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, latest_epoch_in, preview
 from minibroker.controller.core.controller_state import ControllerState, Deletion, LossChoice
+from minibroker.controller.core.election import LOG_EPOCH_MAX
 from minibroker.controller.operator_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -89,6 +90,8 @@ def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match() -> Non
     (change,) = elect_as_chosen(state, (choice,))
     assert (change.after.leader, change.after.in_sync_replicas, change.after.leader_epoch) == (2, (2,), 7)
     assert change.after.is_recovering
+    later = msgspec.structs.replace(choice, latest_epoch_in_logs=9)
+    assert [each.after.leader_epoch for each in elect_as_chosen(state, (later,))] == [10], "its log has reached 9"
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader_epoch=5),)) == []
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader=3),)) == []
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, broker_epoch=1),)) == []
@@ -103,6 +106,10 @@ def test_an_order_is_refused_when_the_preview_has_changed() -> None:
     chosen = choice_of(state, order, offer)
     assert isinstance(chosen, LossChoice)
     assert (chosen.leader, order.log_end_offset) == (2, 20)
+    assert chosen.latest_epoch_in_logs == 5
+    logs = {1: {T0: log(5, epoch=8)}, 2: {T0: log(20, epoch=9)}, 3: {T0: log(1, epoch=LOG_EPOCH_MAX + 1)}}
+    ahead = preview(cluster_state(1, 2, 3, now=leadership(None, 3, epoch=6)), T0, logs, None)
+    assert latest_epoch_in(ahead) == 9
 
     def refusal(state: ControllerState, logs: Logs) -> object:
         return choice_of(state, order, preview(state, T0, logs, None))

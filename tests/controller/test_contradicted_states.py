@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from minibroker.controller.core.election import LOG_EPOCH_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import TopicPartition
@@ -174,7 +175,7 @@ def test_a_state_as_new_as_the_notes_counts(leader_epoch: int) -> None:
         await cluster.change_state("lines", leader_epoch=1)
         await note(cluster, 2, await topic_id(cluster), leader_epoch)
         await note(cluster, 3, "another id", leader_epoch=7)
-        await note(cluster, 4, await topic_id(cluster), leader_epoch=znodes.EPOCH_MAX + 1)
+        await note(cluster, 4, await topic_id(cluster), leader_epoch=LOG_EPOCH_MAX + 1)
         await controller.stop()
         controller = await next_controller(cluster)
         await cluster.kill_broker(1)
