@@ -10,7 +10,7 @@ from minibroker.protocol.wire.messages import IGNORED_NODES_MAX
 
 
 class IgnoredNodes:
-    """The list of one controller epoch."""
+    """The list of one controller epoch. It has a limit; what stops the failover of a partition comes first in it."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -19,13 +19,18 @@ class IgnoredNodes:
 
     def add(self, path: str, reason: str) -> None:
         """This znode counts as missing until it is corrected."""
-        if path in self._reasons or len(self._reasons) < IGNORED_NODES_MAX:
-            self._reasons[path] = reason
+        if path not in self._reasons and len(self._reasons) >= IGNORED_NODES_MAX:
+            least = max(self._reasons, key=self._rank)
+            if self._rank(path) >= self._rank(least):
+                return
+            self.remove(least)
+        self._reasons[path] = reason
 
     def add_removed(self, path: str, reason: str) -> None:
         """This znode is missed until it can be read again."""
-        self.add(path, reason)
         self._removed.add(path)
+        self.add(path, reason)
+        self._removed &= self._reasons.keys()
 
     def remove(self, path: str) -> None:
         """This znode can be read again."""
@@ -40,5 +45,8 @@ class IgnoredNodes:
                 del self._reasons[path]
 
     def nodes(self) -> dict[str, str]:
-        """Path and reason, sorted by path."""
-        return dict(sorted(self._reasons.items()))
+        """Path and reason; states of partitions and topics that are missed come first."""
+        return {path: self._reasons[path] for path in sorted(self._reasons, key=self._rank)}
+
+    def _rank(self, path: str) -> tuple[bool, str]:
+        return not (path.endswith("/state") or path in self._removed), path

@@ -132,6 +132,24 @@ def test_the_list_of_ignored_nodes_has_a_limit_and_is_kept_up_to_date() -> None:
     assert nodes.nodes()["/brokers/topics/0000"] == "another reason"
 
 
+def test_foreign_names_hide_no_state_and_no_topic_that_is_missed() -> None:
+    state, topic = znodes.partition_state_path(TopicPartition("zeta", 0)), znodes.topic_path("yota")
+    nodes = IgnoredNodes()
+    for number in range(IGNORED_NODES_MAX):
+        nodes.add(f"/brokers/topics/{number:04d}", "why")
+    nodes.add(state, "set back")
+    nodes.add_removed(topic, "removed")
+    assert list(nodes.nodes())[:3] == [topic, state, "/brokers/topics/0000"]
+    assert len(nodes.nodes()) == IGNORED_NODES_MAX
+    nodes.add("/brokers/topics/9999", "why")
+    assert "/brokers/topics/9999" not in nodes.nodes()
+    nodes.listed("/brokers/topics", ["zeta"])
+    assert list(nodes.nodes()) == [topic, state]
+    nodes.remove(topic)
+    nodes.listed("/brokers/topics", [])
+    assert nodes.nodes() == {}
+
+
 READ: dict[str, tuple[str, bytes | None, Callable[[ClusterReader], Awaitable[object]]]] = {
     "broker": ("/brokers/ids/7", registration(), lambda reader: reader.read_brokers(lambda: None)),
     "topic": ("/brokers/topics/t", assignment({"0": [1]}), lambda reader: reader.read_topics(["t"])),
