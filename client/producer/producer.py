@@ -61,6 +61,8 @@ class Producer(PublicClient):
     default) a retry never writes a record twice. An instance belongs to one event loop.
     """
 
+    _started = False  # also of one whose arguments were refused
+
     def __init__(
         self,
         *positional: Never,
@@ -126,7 +128,6 @@ class Producer(PublicClient):
         self._topics_without_serializer = {} if self._serialize.is_set else self._topics
         """What `send` may take as it is."""
         self._waiting_sends = WaitingSends()
-        self._started = False
         self._closing = False
 
     # --------------------------------------------------------------------------------------------------------- life
@@ -161,7 +162,7 @@ class Producer(PublicClient):
             self._sender.want_identity()
 
     def __del__(self) -> None:
-        if vars(self).get("_started") and not self._closing and self._runtime is None and self._owner.is_in_own_process:
+        if self._started and not self._closing and self._runtime is None and self._owner.is_in_own_process:
             warn_of_unclosed(self._settings.client_id, self._unfinished())
 
     async def _take_name(self) -> None:
@@ -461,8 +462,7 @@ class Producer(PublicClient):
     # ----------------------------------------------------------------------------------------------- flush and close
     def _flush_deadline(self, timeout_ms: float | None) -> Deadline:
         """By default long enough for every record to reach its own deadline first."""
-        own_ms = self._settings.delivery_timeout_ms + FLUSH_SLACK_MS
-        return Deadline(own_ms if timeout_ms is None else timeout_ms)
+        return Deadline(self._settings.delivery_timeout_ms + FLUSH_SLACK_MS if timeout_ms is None else timeout_ms)
 
     async def _flush(self, deadline: Deadline) -> None:
         if pending := self._unfinished():
