@@ -21,6 +21,20 @@ def read(machine: Machine, entries: list[EpochEntry]) -> tuple[list[EpochEntry],
     return read_epoch_file(machine.disk(), f"{PATH}/{PARTITION}", found, OWNER), [each.reason for each in found]
 
 
+def scanned_segment_of(machine: Machine, epoch: int) -> int:
+    """Where the segment begins that the next start scans. It has this epoch; those in front have 0, and 1 from 16."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 8, epoch=0)
+    append(log, 7, epoch=1)
+    log.roll_if_aged(1 << 60)
+    base = log.log_end_offset
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    append(log, 3, epoch=epoch)
+    drive(log.flush())
+    return base
+
+
 @pytest.mark.parametrize("entries", [[], [(0, 0)], [(3, 7)], [(0, 0), (1, 1)], [(2, 0), (5, 9), (6, 10)]])
 def test_entries_that_rise_in_both_columns_count(machine: Machine, entries: list[EpochEntry]) -> None:
     assert read(machine, entries) == (entries, [])
@@ -61,15 +75,7 @@ def test_leader_epochs_in_front_of_the_log_that_its_batches_contradict_are_not_b
 
 @pytest.mark.invariant("I13")
 def test_an_epoch_file_that_is_wrong_from_the_scanned_segment_on_counts_in_front_of_it(machine: Machine) -> None:
-    directory, log = machine.open_log(SMALL)
-    append(log, 8, epoch=0)
-    append(log, 7, epoch=1)
-    log.roll_if_aged(1 << 60)
-    base = log.log_end_offset
-    drive(log.flush())
-    drive(directory.checkpoint_recovery_points())
-    append(log, 3, epoch=2)
-    drive(log.flush())
+    base = scanned_segment_of(machine, epoch=2)
     machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint([(0, 0), (1, 16), (3, base)], OWNER))
     machine.lose_power()
     _, log = machine.open_log(SMALL)
@@ -93,15 +99,7 @@ def test_a_file_that_lacks_the_epoch_in_front_of_the_scanned_segment_is_rebuilt(
     machine: Machine, stored: list[EpochEntry], tail_epoch: int
 ) -> None:
     """An older copy, and no power was lost since. Only the last segment is scanned."""
-    directory, log = machine.open_log(SMALL)
-    append(log, 8, epoch=0)
-    append(log, 7, epoch=1)
-    log.roll_if_aged(1 << 60)
-    base = log.log_end_offset
-    drive(log.flush())
-    drive(directory.checkpoint_recovery_points())
-    append(log, 3, epoch=tail_epoch)
-    drive(log.flush())
+    base = scanned_segment_of(machine, epoch=tail_epoch)
     machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint(stored, OWNER))
     machine.lose_power()
     _, log = machine.open_log(SMALL)
