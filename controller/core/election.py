@@ -116,11 +116,16 @@ def change_to(
     latest_epoch_in_logs: int = -1,
 ) -> PartitionChange | None:
     """This replica becomes leader and the whole ISR, whatever the others held, in an epoch that no log has reached."""
-    change = _change(state, partition, before, leader, [leader], reason, is_unclean=True)
-    if change is None or change.after.leader_epoch > latest_epoch_in_logs:
-        return change
-    after = msgspec.structs.replace(change.after, leader_epoch=latest_epoch_in_logs + 1)
-    return msgspec.structs.replace(change, after=after)
+    return _change(
+        state,
+        partition,
+        before,
+        leader,
+        [leader],
+        reason,
+        is_unclean=True,
+        latest_epoch_in_logs=latest_epoch_in_logs,
+    )
 
 
 def elect_preferred(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
@@ -188,6 +193,7 @@ def _change(
     members: list[BrokerId],
     reason: str,
     is_unclean: bool = False,
+    latest_epoch_in_logs: int = -1,
 ) -> PartitionChange | None:
     """The decision as a value; None if nothing changes. Each change by a controller starts a new epoch."""
     incarnations = _incarnations(state, before, leader, members)
@@ -196,7 +202,7 @@ def _change(
         return None
     after = Leadership(
         leader=leader,
-        leader_epoch=max(before.leader_epoch, _latest_epoch_in_logs(state, partition)) + 1,
+        leader_epoch=max(before.leader_epoch, latest_epoch_in_logs, _latest_epoch_in_logs(state, partition)) + 1,
         in_sync_replicas=tuple(members),
         incarnations=incarnations,
         directories=_directories(state, before, leader, members),
