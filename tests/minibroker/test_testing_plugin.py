@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+HANG_SECONDS = 300.0
+"""A user's suite takes one second. In continuous integration one took more than a hundred, and nothing told where: a
+machine that stood still is waited for, and a hang shows what each thread was doing."""
+
+pytestmark = pytest.mark.timeout(HANG_SECONDS + 60)
 
 SUITE = """
 import asyncio, time
@@ -69,11 +76,31 @@ async def test_hanging(minibroker_cluster):
 def pytest_in(folder: Path, *arguments: str, before: Path | None = None) -> str:
     """The output of pytest in a user's folder; modules in `before` hide the installed ones."""
     path = [str(each) for each in (before, ROOT) if each is not None]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONFAULTHANDLER": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", "-p", "minibroker.testing.plugin", "-p", "no:cacheprovider", *arguments]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    return ran.stdout + ran.stderr
+    return output_of(command, folder, environment)
+
+
+def output_of(command: list[str], folder: Path, environment: dict[str, str], hang_seconds: float = HANG_SECONDS) -> str:
+    """What a process prints. One that hangs is aborted, and the test fails with what it printed and where it was."""
+    running = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        printed, _ = running.communicate(timeout=hang_seconds)
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGABRT)
+        printed, _ = running.communicate()
+        pytest.fail(f"{command} did not end within {hang_seconds:g} s:\n{printed}", pytrace=False)
+    return printed
+
+
+def test_a_suite_that_hangs_shows_where(tmp_path: Path) -> None:
+    program = "import sys, threading; print('begun', flush=True); threading.Event().wait()"
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)did not end within 5 s:\nbegun\n.*in wait\n.*<string>"):
+        output_of([sys.executable, "-c", program], tmp_path, environment, hang_seconds=5)
 
 
 @pytest.fixture
