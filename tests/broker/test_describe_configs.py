@@ -65,6 +65,17 @@ def test_topic_shows_its_own_settings_over_its_brokers() -> None:
     assert not any(config.read_only for config in found.values())
 
 
+def test_sources_and_resources_have_kafkas_numbers() -> None:
+    """Programs that describe settings of both compare them."""
+    assert {each.name: each.value for each in ConfigSource} == {
+        "DYNAMIC_TOPIC": 1,
+        "DYNAMIC_BROKER": 2,
+        "STATIC_BROKER": 4,
+        "DEFAULT": 5,
+    }
+    assert {each.name: each.value for each in ResourceType} == {"TOPIC": 2, "BROKER": 4}
+
+
 def test_broker_shows_all_its_settings_with_their_meaning() -> None:
     found = by_name(describe(ResourceType.BROKER, "1"))
     assert set(found) == set(SETTINGS)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.__main__ import _end_process, _main, compose, main, run, run_broker
+from minibroker.broker.__main__ import EXIT_BUG, _end_process, _main, compose, main, run, run_broker
 from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
@@ -140,6 +140,27 @@ def test_the_allocator_knows_its_limits_before_the_broker_takes_memory(monkeypat
     monkeypatch.setattr("logging.basicConfig", lambda **_: None)
     assert run_broker(config()) == 0
     assert steps == ["limited", "started"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ZooKeeperUnreachable("no ZooKeeper at x: start it"), 1, "ERROR broker 1: no ZooKeeper at x: start it"),
+        (KeyError("x"), EXIT_BUG, "CRITICAL broker 1 ends because of a bug"),
+    ],
+)
+def test_a_broker_that_ends_tells_why_by_its_log_and_its_exit_code(
+    error: Exception, code: int, told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ended(main: Coroutine[None, None, None]) -> None:
+        main.close()
+        raise error
+
+    monkeypatch.setattr("minibroker.runtime.adapters.allocator.return_freed_memory", lambda: None)
+    monkeypatch.setattr("uvloop.run", ended)
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    assert run_broker(config()) == code
+    assert [f"{each.levelname} {each.getMessage()}" for each in caplog.records] == [told]
 
 
 def test_a_broker_without_a_readable_file_of_settings_says_so(

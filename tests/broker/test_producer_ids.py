@@ -43,6 +43,15 @@ def test_brokers_never_share_an_id() -> None:
     run(story)
 
 
+def test_a_broker_gives_no_id_of_a_later_block_that_another_has_taken() -> None:
+    async def story(world: World) -> None:
+        brokers = [await ids_of(world, number) for number in range(2)]
+        given = [await ids.next_producer_id() for _ in range(3) for ids in brokers for _ in range(BLOCK_SIZE)]
+        assert sorted(given) == list(range(6 * BLOCK_SIZE))
+
+    run(story)
+
+
 def test_producers_that_start_together_share_one_block() -> None:
     async def story(world: World) -> None:
         ids = await ids_of(world, 1)

@@ -1,6 +1,7 @@
 """The positions that a follower reports in its fetches, and how long it waits for its leader's answers."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,6 +39,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.observer import UNOBSERVED, Observers
+from minibroker.runtime.ports import ConnectionRefused
 from minibroker.runtime.rpc import ConnectionClosed, RpcError
 from minibroker.simulation.world.world import SimulatedWorld
 
@@ -357,6 +359,30 @@ def test_a_leader_that_answers_is_not_silent_though_there_is_always_a_request_th
 
 
 # -------------------------------------------------------------------------------------------------------- connections
+def test_a_leader_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again twice a second and more."""
+    caplog.set_level(logging.INFO)
+    dialled: list[object] = []
+
+    class Refusing:
+        async def connect(self, *asked: object, **options: object) -> None:
+            dialled.append(asked)
+            raise ConnectionRefused("connection refused")
+
+    async def dial() -> None:
+        fetcher = _fetcher(Refusing())
+        fetcher.partitions[PARTITION] = cast(Any, None)
+        fetcher._work.set()
+        running = asyncio.create_task(fetcher.run())
+        await asyncio.sleep(5)
+        running.cancel()
+
+    SimulatedWorld().run(dial())
+    assert len(dialled) > 5
+    lines = [each.getMessage() for each in caplog.records if each.name.startswith("minibroker")]
+    assert lines == ["broker 1 cannot be reached: connection refused"]
+
+
 @pytest.mark.parametrize(("ends", "is_lost"), [("lost", True), ("silent", False), ("not needed", False)])
 def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lost: bool) -> None:
     """One whose leader is silent may lead to a host that answers no more."""

@@ -8,7 +8,9 @@ from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.cursor import CHUNKS_MAX
 from minibroker.client.errors import InvalidCall
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import FetchRequest
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import fill
 
@@ -100,3 +102,27 @@ def test_a_named_partition_that_is_not_assigned_is_refused(cluster: FakeCluster,
                 await getattr(consumer, call)(TopicPartition("typo", 0), timeout_ms=1_000)
 
     cluster.run(main)
+
+
+def test_each_partition_of_a_leader_is_asked_first_in_turn(cluster: FakeCluster) -> None:
+    """An answer holds `fetch_max_bytes`: what is asked last would never be answered while the first ones have more."""
+    first_ones: list[int] = []
+
+    def intercept(broker: int, request: IncomingRequest) -> None:
+        if isinstance(request.body, FetchRequest):
+            asked = [each.partition for topic in request.body.topics for each in topic.partitions]
+            if sorted(asked) == [ASKED.partition, OTHER.partition]:
+                first_ones.append(asked[0])
+
+    async def main(runtime: Runtime) -> None:
+        consumer = one_batch_at_a_time(cluster, runtime, fetch_max_wait_ms=10)
+        cluster.intercept = intercept
+        async with consumer:
+            read = 0
+            while read < 2 * RECORDS:
+                read += sum(map(len, (await consumer.getmany(timeout_ms=1_000)).values()))
+            first_ones.clear()
+            await asyncio.sleep(1)
+
+    cluster.run(main)
+    assert first_ones[:4] in ([0, 3, 0, 3], [3, 0, 3, 0])

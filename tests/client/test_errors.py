@@ -10,7 +10,9 @@ import minibroker
 from minibroker.client import errors
 from minibroker.client.errors import (
     BrokerError,
+    BrokerUnreachable,
     CallTimedOut,
+    ClusterUnreachable,
     DeliveryTimedOut,
     LogTruncated,
     MinibrokerError,
@@ -21,6 +23,7 @@ from minibroker.client.errors import (
 from minibroker.client.no_answer import no_broker_answered
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import ConnectionRefused, NetworkError
 
 
 def tree() -> dict[str, type[MinibrokerError]]:
@@ -128,3 +131,17 @@ def test_addresses_without_answer_have_their_reasons() -> None:
     assert no_broker_answered(failures) == (
         "no broker answered at a:1 (connection refused), b:2 (accepts connections but is silent)"
     )
+
+
+def test_a_cluster_is_refused_only_if_each_address_that_was_asked_has_refused() -> None:
+    def failed(cause: Exception) -> tuple[object, Exception]:
+        error = BrokerUnreachable("broker 1")
+        error.__cause__ = cause
+        return ("h", 1), error
+
+    unreachable, refused, silent = ClusterUnreachable("x"), ConnectionRefused("no"), NetworkError("silent")
+    found = []
+    for causes in ([], [refused], [refused, silent], [silent]):
+        unreachable.failures = tuple(map(failed, causes))
+        found.append(unreachable.is_refused)
+    assert found == [False, True, False, False]

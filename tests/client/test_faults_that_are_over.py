@@ -18,6 +18,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0, earliest, fill
 
@@ -86,6 +87,29 @@ def test_a_state_tells_an_error_as_long_as_it_lasts(cluster: FakeCluster, fault:
                 for broker in cluster.brokers:
                     cluster.start_broker(broker)
             await works(cluster, consumer)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("fault", FAULTS[2:])
+def test_each_fetch_that_failed_is_counted_once(cluster: FakeCluster, fault: Fault) -> None:
+    asked = 0
+
+    async def main(runtime: Runtime) -> None:
+        nonlocal asked
+        fault(cluster)
+        answer_by_fault = cluster.intercept
+
+        def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+            nonlocal asked
+            asked += isinstance(request.body, FetchRequest)
+            return answer_by_fault(broker, request)
+
+        cluster.intercept = intercept
+        async with earliest(cluster, runtime, request_timeout_ms=2_000) as consumer:
+            await asyncio.sleep(5)
+            in_flight = asked - consumer.metrics().fetches_failed
+            assert asked >= 3 and in_flight in (0, 1)
 
     cluster.run(main)
 

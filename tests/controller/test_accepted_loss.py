@@ -84,15 +84,19 @@ def test_a_partition_with_a_leader_needs_no_ordered_election() -> None:
     assert preview(state, T0, {}, None).error_code == ErrorCode.ELECTION_NOT_NEEDED
 
 
-def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match() -> None:
-    state = cluster_state(1, 2, now=leadership(None, 3, epoch=6))
-    choice = LossChoice(partition=T0, leader=2, leader_epoch=6, broker_epoch=state.brokers[2].broker_epoch)
+@pytest.mark.parametrize("epoch", [6, 1_000])
+def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match(epoch: int) -> None:
+    state = cluster_state(1, 2, now=leadership(None, 3, epoch=epoch))
+    choice = LossChoice(
+        partition=T0, leader=2, leader_epoch=int(str(epoch)), broker_epoch=state.brokers[2].broker_epoch
+    )
     (change,) = elect_as_chosen(state, (choice,))
-    assert (change.after.leader, change.after.in_sync_replicas, change.after.leader_epoch) == (2, (2,), 7)
+    assert (change.after.leader, change.after.in_sync_replicas, change.after.leader_epoch) == (2, (2,), epoch + 1)
     assert change.after.is_recovering
-    later = msgspec.structs.replace(choice, latest_epoch_in_logs=9)
-    assert [each.after.leader_epoch for each in elect_as_chosen(state, (later,))] == [10], "its log has reached 9"
-    assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader_epoch=5),)) == []
+    later = msgspec.structs.replace(choice, latest_epoch_in_logs=epoch + 3)
+    (after,) = [each.after.leader_epoch for each in elect_as_chosen(state, (later,))]
+    assert after == epoch + 4, "its log has reached the one before"
+    assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader_epoch=epoch - 1),)) == []
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader=3),)) == []
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, broker_epoch=1),)) == []
 

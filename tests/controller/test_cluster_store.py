@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from minibroker.controller.cluster_reader import RETRY_SECONDS
 from minibroker.controller.cluster_store import ClusterStore, TopicExists
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.controller_state import Topic
@@ -219,6 +220,21 @@ async def test_an_erasure_that_another_client_disturbs_again_and_again_is_repeat
     assert disturbed == 3
     assert await cluster.observer.exists(znodes.topic_path(TOPIC)) is None
     assert coordination.sent / (loop.time() - began) < 100, "multis a second"
+
+
+@simulated
+async def test_the_partitions_of_a_topic_are_erased_at_once(cluster: Cluster) -> None:
+    """Partitions that stayed would be removed as another client's nodes, one by one and after a pause each."""
+    store, coordination = await store_on(cluster)
+    partitions = [TopicPartition(TOPIC, number) for number in range(5)]
+    await store.create_topic(
+        TOPIC, msgspec.structs.replace(CREATED, assignment={each.partition: (1, 2, 3) for each in partitions})
+    )
+    await store.write_leaderships([msgspec.structs.replace(FIRST, partition=each) for each in partitions])
+    coordination.sent, began = 0, cluster.world.loop.time()
+    await store.erase_topic(TOPIC)
+    assert (coordination.sent, await cluster.observer.get_children(znodes.BROKER_TOPICS)) == (2, [])
+    assert cluster.world.loop.time() - began < RETRY_SECONDS
 
 
 @simulated

@@ -141,6 +141,7 @@ def test_endpoints_survive_a_round_trip(host: str, port: int) -> None:
     "endpoint",
     [
         *("", "h:1", "NAME://h", "NAME://:1", "://h:1", "NAME://h:x", "N://h:65536", "N://::1:1"),
+        *("N://[::1:1", "N://::1]:1", "N://[h:1", "N://h]:1"),
         *("N://a..b:1", "N://.a:1", f"N://{'x' * 64}:1", "N://a b:1", "N://a\0:1", "N://ä:1", f"N://{'x.' * 127}:1"),
     ],
 )

@@ -171,18 +171,20 @@ def test_an_unreadable_start_explains_nothing(machine: Machine, damage: str, has
         assert log.log_start_offset == 0
 
 
-def test_a_torn_write_of_the_start_leaves_the_earlier_start(machine: Machine) -> None:
+@pytest.mark.parametrize("starts", [(0, 10), (0, 10, 20), (0, 3, 10, 20)])
+def test_a_torn_write_of_the_start_leaves_the_earlier_start(machine: Machine, starts: tuple[int, ...]) -> None:
     _, log = synced(machine)
-    log.trim_before(10)
-    drive(log.record_start())
-    log.trim_before(20)
-    drive(log.record_start())
+    for start in starts[1:]:
+        log.trim_before(start)
+        drive(log.record_start())
     content = bytearray(machine.content("log-start"))
     (_, change) = parse_log_start(bytes(content))
     slot = change % 2 * 4_096
     content[slot : slot + 4_096] = bytes(4_096)
     machine.edit("log-start", bytes(content))
-    assert restart(machine).log_start_offset == 10
+    log = restart(machine)
+    assert (log.log_start_offset, log.damage) == (starts[-2], None)
+    assert log.start_record.known is not None, "the file is sound"
 
 
 def test_a_start_needs_no_room_on_a_full_disk(machine: Machine) -> None:

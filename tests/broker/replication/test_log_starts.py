@@ -20,12 +20,12 @@ from tests.broker.replication.core_cluster import CoreCluster
 END = 2
 
 
-def follower() -> ReplicaState:
-    """An aligned follower with two records, both committed."""
+def follower(end: int = END) -> ReplicaState:
+    """An aligned follower with so many records, all committed."""
     cluster = CoreCluster(2)
     cluster.elect(1)
-    cluster.produce(1, "a")
-    cluster.produce(1, "b")
+    for number in range(end):
+        cluster.produce(1, str(number))
     cluster.fetch(2)
     cluster.fetch(2)
     return cluster.replicas[2].state
@@ -99,6 +99,27 @@ def test_a_log_is_dropped_only_if_all_members_have_recorded_the_start(low_waterm
         each for each in step(state, answer(END, low_watermark=low_watermark)) if isinstance(each, ev.TrimBefore)
     ]
     assert trim.drops_all == drops_all
+
+
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize(("low_watermark", "matches"), [("299", True), ("300", False)])
+def test_a_leader_whose_files_begin_at_the_end_of_a_long_log_has_not_compared_it(
+    low_watermark: str, matches: bool
+) -> None:
+    state = follower(300)
+    assert state.log_end_offset == 300
+    state.matches_leader = False
+    found = ev.FetchAnswered(
+        leader_epoch=0,
+        fetch_offset=300,
+        error_code=ErrorCode.NONE,
+        high_watermark=300,
+        log_start_offset=300,
+        low_watermark=int(low_watermark),  # equal, and another object
+        batches=(),
+    )
+    (trim,) = [each for each in step(state, found) if isinstance(each, ev.TrimBefore)]
+    assert trim.drops_all is not matches
 
 
 @pytest.mark.invariant("I39")

@@ -117,7 +117,7 @@ def test_a_batch_older_than_those_remembered_is_a_duplicate_without_offset() -> 
     assert refused(states.check(batch(2))) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
-@pytest.mark.parametrize(("sequence", "records"), [(6, 1), (9, 1), (1_000, 3), (4, 1), (3, 3), (0, 4)])
+@pytest.mark.parametrize(("sequence", "records"), [(6, 1), (9, 1), (1_000, 3), (4, 1), (2, 3), (3, 3), (0, 4)])
 def test_any_other_sequence_is_out_of_order(sequence: int, records: int) -> None:
     states = states_after(batch(0, 3), batch(3, 2))
     result = states.check(batch(sequence, records))

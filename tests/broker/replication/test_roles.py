@@ -305,6 +305,16 @@ def test_no_replica_leads_an_epoch_that_its_log_has_reached(leader_epoch: int, i
     assert state.epoch_history.entries[:3] == [(0, 0), (5, 100), (9, 400)]
 
 
+@pytest.mark.invariant("I18")
+def test_a_leader_is_told_its_own_epoch_again_and_no_earlier_one() -> None:
+    history = EpochHistory([(0, 0), (5, 100)])
+    state = ReplicaState(config=ReplicationConfig(broker_id=2), epoch_history=history, log_end_offset=500)
+    step(state, lead(2, 10))
+    found = {epoch: contradiction(state, lead(2, epoch)) for epoch in (5, 9, 10, 11)}
+    refused = "it is to lead leader epoch {}, and its log has reached epoch 10"
+    assert found == {5: refused.format(5), 9: refused.format(9), 10: None, 11: None}
+
+
 def test_a_fence_changes_nothing_for_a_follower() -> None:
     state = following()
     assert step(state, ev.BrokerFenced()) == []
