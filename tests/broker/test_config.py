@@ -84,6 +84,8 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ("min.insync.replicas=two", "min.insync.replicas='two': expected a number from 1 to 100"),
         ("min.insync.replicas=0", "expected a number from 1 to 100"),
         ("min.insync.replicas=²", "expected a number"),
+        ("broker.id=2147483648", "expected a number from 0 to 2147483647"),
+        ("replica.fetch.wait.max.ms=2147483648", "expected a number from 0 to 2147483647"),
         ("log.retention.ms=-2", "expected a number from 0"),
         ("delete.topic.enable=yes", "expected true or false (--set delete.topic.enable)"),
         ("replica.truncation.rule=kip-101", "expected leader-epoch or high-watermark"),

@@ -7,7 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.replicas.witness import PARTITIONS_AT_ONCE, LedPartition, WitnessPoint, WitnessWriter
+from minibroker.broker.replicas.witness import (
+    COMPLETE_MS,
+    PARTITIONS_AT_ONCE,
+    LedPartition,
+    WitnessPoint,
+    WitnessWriter,
+)
 from minibroker.client.producer.producer import Producer
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.broker_events import NodeUnreadable, WitnessNotWritten
@@ -385,3 +391,20 @@ def test_a_partition_is_noted_again_when_its_log_has_changed_and_not_while_it_re
     led = cast(Any, SimpleNamespace(committed=SimpleNamespace(start_offset=2, end_offset=5, digest="d")))
     partition = cast(Any, SimpleNamespace(log=SimpleNamespace(log_start_offset=start, log_end_offset=end)))
     assert LedPartition._is_worth_it(led, partition, None) is is_worth_it
+
+
+def test_digests_that_are_not_known_are_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of an earlier version may be opened, and a repair may end, at any time."""
+    rounds: list[float] = []
+
+    async def complete_all(writer: WitnessWriter) -> None:
+        rounds.append(asyncio.get_running_loop().time())
+
+    async def watch() -> None:
+        running = asyncio.create_task(witness_alone(None, [])._complete_forever())
+        await asyncio.sleep(3.5 * COMPLETE_MS / 1000)
+        running.cancel()
+
+    monkeypatch.setattr(WitnessWriter, "_complete_all", complete_all)
+    SimulatedWorld().run(watch())
+    assert len(rounds) == 3
