@@ -4,7 +4,7 @@ Owns: the table from API to handler, and the checks before a handler runs. Leave
 request into calls on the parts, and their result into a response.
 
 Produce, Fetch and queries are answered in the call itself (or delayed by their handler); requests that need ZooKeeper
-or the controller run as tasks, a bounded number at a time.
+or the controller, and look-ups by time, run as tasks, a bounded number at a time.
 """
 
 import logging
@@ -27,7 +27,12 @@ from minibroker.broker.requests.authentication import Authentication
 from minibroker.broker.requests.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, refuse
 from minibroker.broker.requests.controller_epochs import ControllerEpochs
 from minibroker.broker.requests.describe_configs import answer_describe_configs
-from minibroker.broker.requests.offset_requests import answer_list_offsets, answer_offset_for_leader_epoch
+from minibroker.broker.requests.offset_requests import (
+    TimeLookups,
+    answer_list_offsets,
+    answer_offset_for_leader_epoch,
+    asks_by_time,
+)
 from minibroker.broker.requests.produce import ProduceHandler
 from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.broker.requests.producer_name_admin import ProducerNameAdmin
@@ -47,6 +52,10 @@ error."""
 BROKERS_TASKS_MAX = 2_000
 """The same for brokers, which send few of them. The limits are separate, so that clients' requests cannot block an
 order of the controller or a proposal."""
+
+LOOKUPS_TASKS_MAX = 200
+"""Requests with look-ups by time under way, of clients and brokers; more are refused with a retriable error. They must
+not block administrative requests."""
 
 VERSION = "0.1.0"
 
@@ -100,13 +109,14 @@ class RequestHandlers:
         self._controller_epochs = controller_epochs
         self._counters = counters
         self._monotonic_ns = monotonic_ns
-        self._clients_tasks, self._brokers_tasks = OwnedTasks(), OwnedTasks()
+        self._clients_tasks, self._brokers_tasks, self._lookups_tasks = OwnedTasks(), OwnedTasks(), OwnedTasks()
+        self._time_lookups = TimeLookups(manager)
         self.failed_reads: list[str] = []
         """Queries that hit a bug of our own: for tests, which must detect them."""
         self._table: dict[int, Handle] = {
             ApiKey.PRODUCE: produce.handle,
             ApiKey.FETCH: manager.fetches.handle,
-            ApiKey.LIST_OFFSETS: self._read(lambda r, body: answer_list_offsets(manager, body)),
+            ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._read(lambda r, body: answer_offset_for_leader_epoch(manager, body)),
             ApiKey.SASL_HANDSHAKE: self._read(authentication.handshake),
             ApiKey.SASL_AUTHENTICATE: authentication.authenticate,
@@ -195,13 +205,35 @@ class RequestHandlers:
             except AssertionError:
                 raise
             except Exception:
-                api = ApiKey(request.api_key).name
-                self.failed_reads.append(api)
-                log.exception("a bug: %s from %s cannot be answered: %.500r", api, request.connection.peer, body)
-                text = "this broker met a bug of its own: see its log"
-                request.respond(m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text))
+                self._read_failed(request, body)
 
         return handle
+
+    def _read_failed(self, request: IncomingRequest, body: Any) -> None:
+        api = ApiKey(request.api_key).name
+        self.failed_reads.append(api)
+        log.exception("a bug: %s from %s cannot be answered: %.500r", api, request.connection.peer, body)
+        text = "this broker met a bug of its own: see its log"
+        request.respond(m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text))
+
+    def _list_offsets(self, request: IncomingRequest, body: m.ListOffsetsRequest) -> None:
+        """A query. Only one without a look-up by time is answered in the call itself."""
+        if not asks_by_time(body):
+            self._read(lambda r, body: answer_list_offsets(self._manager, body))(request, body)
+            return
+        if len(self._lookups_tasks) >= LOOKUPS_TASKS_MAX:
+            message = f"{LOOKUPS_TASKS_MAX} requests with look-ups by time are under way; try again"
+            request.respond(m.Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message))
+            return
+        self._lookups_tasks.own(self._look_up(request, body), "look up by time")
+
+    async def _look_up(self, request: IncomingRequest, body: m.ListOffsetsRequest) -> None:
+        try:
+            request.respond(await self._time_lookups.answer(body))
+        except AssertionError:
+            raise
+        except Exception:
+            self._read_failed(request, body)
 
     def _later(self, answer: Callable[[Any], Awaitable[m.Response]]) -> Handle:
         def handle(request: IncomingRequest, body: Any) -> None:
@@ -233,6 +265,7 @@ class RequestHandlers:
         """Cancel all running tasks."""
         await self._clients_tasks.stop()
         await self._brokers_tasks.stop()
+        await self._lookups_tasks.stop()
 
     # --------------------------------------------------------------------------------------------------- handlers
     def _leader_and_isr(self, request: IncomingRequest, body: m.LeaderAndIsrRequest) -> m.Response:

@@ -1,8 +1,10 @@
 """Answers ListOffsets and OffsetForLeaderEpoch.
 
-Owns: mapping a request over many partitions to the core's pure answers, one per partition. Leaves to others: what an
-offset means.
+Owns: mapping a request over many partitions to the core's pure answers, one per partition, and the turns that look-ups
+by time take. Leaves to others: what an offset means.
 """
+
+import asyncio
 
 from msgspec.structs import replace
 
@@ -67,27 +69,89 @@ def answer_offset_for_leader_epoch(
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
+LOOKUPS_SECONDS_MAX = 30.0
+"""The longest that a request's look-ups by time take turns: a client's default timeout. What is left then is refused
+with a retriable error."""
+
+
+def asks_by_time(body: ListOffsetsRequest) -> bool:
+    """Whether it takes a look-up by time, which may decode a whole batch: tens of milliseconds."""
+    return any(_is_by_time(asked) for topic in body.topics for asked in topic.partitions)
+
+
 def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answers with the earliest offset, the latest, or that of the first record not older than a timestamp."""
     manager.check_fence()
-    topics = []
-    entries = sum(len(topic.partitions) for topic in body.topics)  # a follower asks for both ends of each partition
-    producers_bytes_max = PRODUCERS_BYTES_MAX // max(1, entries // 2)
-    for topic in body.topics:
-        answers = []
-        for asked in topic.partitions:
-            partition = manager.partitions.get(TopicPartition(topic.name, asked.partition_index))
-            if partition is None:
-                code = _missing(manager, topic.name, asked.partition_index)
-                answers.append(ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code))
-            else:
-                answer = _list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0)
-                if body.replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
-                    producers = partition.log.producers.snapshot_below(answer.offset, producers_bytes_max)
-                    answer = replace(answer, producers=producers, low_watermark=partition.state.low_watermark)
-                answers.append(answer)
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    limit = _producers_bytes_max(body)
+    topics = [
+        ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[_answer(manager, body.replica_id, topic.name, asked, limit) for asked in topic.partitions],
+        )
+        for topic in body.topics
+    ]
     return ListOffsetsResponse(topics=topics)
+
+
+class TimeLookups:
+    """Answers requests with look-ups by time, of all clients one look-up at a time, each in its own iteration of the
+    loop: a request may ask for ten thousand, and other clients wait for one at most."""
+
+    def __init__(self, manager: ReplicaManager) -> None:
+        self._manager = manager
+        self._turn = asyncio.Lock()
+
+    async def answer(self, body: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Like `answer_list_offsets`."""
+        manager, limit = self._manager, _producers_bytes_max(body)
+        give_up_at = asyncio.get_running_loop().time() + LOOKUPS_SECONDS_MAX
+        topics = []
+        for topic in body.topics:
+            answers = []
+            for asked in topic.partitions:
+                if not _is_by_time(asked):
+                    manager.check_fence()
+                    answers.append(_answer(manager, body.replica_id, topic.name, asked, limit))
+                    continue
+                async with self._turn:
+                    await asyncio.sleep(0)
+                    if asyncio.get_running_loop().time() > give_up_at:
+                        answers.append(_too_late(asked))
+                    else:
+                        manager.check_fence()
+                        answers.append(_answer(manager, body.replica_id, topic.name, asked, limit))
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        return ListOffsetsResponse(topics=topics)
+
+
+def _is_by_time(asked: ListOffsetsPartition) -> bool:
+    return asked.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+
+
+def _too_late(asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    text = f"the look-ups by time of this request took {LOOKUPS_SECONDS_MAX:g} s: ask for the rest again"
+    return ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text
+    )
+
+
+def _producers_bytes_max(body: ListOffsetsRequest) -> int:
+    entries = sum(len(topic.partitions) for topic in body.topics)  # a follower asks for both ends of each partition
+    return PRODUCERS_BYTES_MAX // max(1, entries // 2)
+
+
+def _answer(
+    manager: ReplicaManager, replica_id: int, topic: str, asked: ListOffsetsPartition, producers_bytes_max: int
+) -> ListOffsetsPartitionResponse:
+    partition = manager.partitions.get(TopicPartition(topic, asked.partition_index))
+    if partition is None:
+        code = _missing(manager, topic, asked.partition_index)
+        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
+    answer = _list_offsets(manager, partition, asked, is_follower=replica_id >= 0)
+    if replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
+        producers = partition.log.producers.snapshot_below(answer.offset, producers_bytes_max)
+        answer = replace(answer, producers=producers, low_watermark=partition.state.low_watermark)
+    return answer
 
 
 def _list_offsets(

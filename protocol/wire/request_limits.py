@@ -8,10 +8,13 @@ from typing import Any
 
 from minibroker.protocol.wire.message_types import PARTITIONS_MAX, Request
 from minibroker.protocol.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     DescribeConfigsRequest,
     DescribeReplicaStateRequest,
     FetchRequest,
     GetReplicaLogInfoRequest,
+    IncrementalAlterConfigsRequest,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
@@ -36,14 +39,28 @@ def _repeated(names: list[Hashable]) -> str | None:
     return None if len(set(names)) == len(names) else "a name is listed twice"
 
 
+def _repeated_times(request: ListOffsetsRequest) -> str | None:
+    """Each lookup by time decodes a batch in the broker's only loop. A follower may ask for both ends of a log."""
+    asked = [
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+        if each.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    ]
+    return None if len(set(asked)) == len(asked) else "a partition is listed twice with a time"
+
+
 _COUNTED: dict[type[Request], Callable[[Any], str | None]] = {
     FetchRequest: lambda body: _too_many(body.topics) or _too_many(body.forgotten_topics_data),
-    ListOffsetsRequest: lambda body: _too_many(body.topics),
     OffsetForLeaderEpochRequest: lambda body: _too_many(body.topics),
     GetReplicaLogInfoRequest: lambda body: _too_many(body.topics),
 }
 _ALWAYS_CHECKED: dict[type[Request], Callable[[Any], str | None]] = {
     MetadataRequest: lambda body: _repeated([topic.name for topic in body.topics or ()]),
     DescribeReplicaStateRequest: lambda body: _repeated(list(body.topics or ())),
+    IncrementalAlterConfigsRequest: lambda body: _repeated(
+        [(r.resource_type, r.resource_name) for r in body.resources]
+    ),
+    ListOffsetsRequest: lambda body: _too_many(body.topics) or _repeated_times(body),
     DescribeConfigsRequest: lambda body: _repeated([(r.resource_type, r.resource_name) for r in body.resources]),
 }

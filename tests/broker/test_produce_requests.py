@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.monitoring.metrics import BrokerCounters
-from minibroker.broker.requests.produce import DECODED_RECORDS_MAX, ProduceHandler
+from minibroker.broker.requests.produce import DECODED_BYTES_MAX, DECODED_RECORDS_MAX, ProduceHandler
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.protocol.wire import messages as m
@@ -97,6 +97,19 @@ def test_undecodable_records_are_refused_in_small_batches(count: int, code: Erro
             assert (await client.produce()).base_offset == 0
 
     in_cluster(check)
+
+
+@pytest.mark.parametrize(("more_bytes", "code"), [(0, ErrorCode.INVALID_RECORD), (1, ErrorCode.NONE)])
+def test_undecodable_records_are_refused_in_batches_of_the_usual_size(more_bytes: int, code: ErrorCode) -> None:
+    """Millions of headers in one larger record took 400 MB to decode."""
+
+    async def check(client: ClusterClient) -> None:
+        fill = DECODED_BYTES_MAX + more_bytes - len(batch(bytes(100_000))) + 100_000
+        records = undecodable(batch(bytes(fill)))
+        assert len(records) == DECODED_BYTES_MAX + more_bytes
+        assert (await client.produce(records=records)).error_code == code
+
+    in_cluster(check, {"message.max.bytes": str(DECODED_BYTES_MAX + 1)})
 
 
 def test_an_entry_of_a_request_holds_one_batch() -> None:

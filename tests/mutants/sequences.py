@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.requests.produce",
-                "        if header.record_count <= DECODED_RECORDS_MAX:\n",
+                "        if header.record_count <= DECODED_RECORDS_MAX and size <= DECODED_BYTES_MAX:\n",
                 "        if False:\n",
             ),
         ),

@@ -15,6 +15,8 @@ from minibroker.protocol.wire.message_types import PARTITIONS_MAX, SENTENCE_MAX,
 from minibroker.protocol.wire.messages import (
     API_OF_REQUEST,
     APIS,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     ApiKey,
     FetchPartitionResponse,
     FetchResponse,
@@ -154,6 +156,11 @@ TWICE: dict[str, tuple[ApiKey, dict[str, object]]] = {
     "metadata": (ApiKey.METADATA, {"topics": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}),
     "replicas": (ApiKey.DESCRIBE_REPLICA_STATE, {"topics": ["a", "b", "a"]}),
     "configs": (ApiKey.DESCRIBE_CONFIGS, {"resources": [{"resource_type": 2, "resource_name": "a"}] * 2}),
+    "altered": (ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [{"resource_type": 2, "resource_name": "a"}] * 2}),
+    "lookups": (
+        ApiKey.LIST_OFFSETS,
+        {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "timestamp": at} for at in (5, -3)]}]},
+    ),
 }
 
 
@@ -163,6 +170,11 @@ def test_a_request_that_lists_a_name_twice_is_refused(name: str) -> None:
     key, body = TWICE[name]
     with pytest.raises(MalformedMessage, match="listed twice"):
         decoded(key, body)
+
+
+def test_a_follower_may_ask_for_both_ends_of_a_partition_at_once() -> None:
+    ends = [{"partition_index": 0, "timestamp": at} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, 1_000)]
+    decoded(ApiKey.LIST_OFFSETS, {"topics": [{"name": "a", "partitions": ends}]})
 
 
 @pytest.mark.parametrize("key", APIS)

@@ -41,4 +41,6 @@ def _in_batch(
     for record in records:
         if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
             return record.timestamp_ms, record.offset
+    if header.base_offset >= start_offset:  # its producer lied, and might have in each batch: decode no second one
+        return header.max_timestamp, header.base_offset
     return None

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import struct
+from unittest.mock import Mock
 
 import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.record_batch import build_batch, read_header
+from minibroker.broker.log.segments import time_lookup
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.record_batch import build_batch, decode_records, read_header
 from tests.broker.log.machine import Machine, append, append_batches, drive, make_batch, retain
 from tests.undecodable import beyond_all_times, undecodable
 
@@ -208,3 +212,24 @@ def test_a_rotten_offset_is_never_returned(machine: Machine) -> None:
     machine.storage.flip_bit(log.segments[0].log_path, position + 7, 4)
     with pytest.raises(CorruptLog, match="belongs"):
         log.offset_for_timestamp(2_000, 8)
+
+
+def claiming(batch: bytes | bytearray, max_timestamp: int) -> bytearray:
+    """The batch with another largest timestamp in its header, under a sound CRC."""
+    lying = bytearray(batch)
+    struct.pack_into(">q", lying, 35, max_timestamp)
+    struct.pack_into(">I", lying, 17, crc32c(memoryview(lying)[21:]))
+    return lying
+
+
+def test_a_header_that_claims_too_late_a_time_is_the_answer(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one lookup would decode all batches of a producer that lies, in the only loop of the broker."""
+    _, log = machine.open_log(LogConfig())
+    for _ in range(5):
+        _, batch = make_batch(log.log_end_offset, 40, timestamp_ms=1_000)
+        lying = claiming(batch, 9_000)
+        append_batches(log, [(read_header(lying), lying)])
+    decoding = Mock(side_effect=decode_records)
+    monkeypatch.setattr(time_lookup, "decode_records", decoding)
+    assert log.offset_for_timestamp(5_000, 200) == (9_000, 0)
+    assert decoding.call_count == 1
