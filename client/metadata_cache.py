@@ -66,6 +66,8 @@ class MetadataCache:
         """The broker that sent the last answer has lost ZooKeeper: it leads nothing, and may not know the leaders."""
         self._former_ids: dict[str, float] = {}
         """Each with the time, in ms, at which another one took its place."""
+        self._hinted: set[TopicPartition] = set()
+        """Partitions of which a hint was accepted since the last answer."""
         self.cluster_id = ""
         self.updated_at_ms: float | None = None
         self.version = 0
@@ -79,6 +81,7 @@ class MetadataCache:
         self.cluster_id = response.cluster_id or self.cluster_id
         for topic in response.topics:
             self.topics[topic.name] = self._newer_topic(topic, now_ms)
+        self._hinted.clear()
         self.updated_at_ms = now_ms
         self.version += 1
 
@@ -114,9 +117,11 @@ class MetadataCache:
     def apply_hint(self, partition: TopicPartition, hint: CurrentLeader | None) -> bool:
         """A refusal named the leader (KIP-951): accept it if its epoch is newer. Returns whether that changed anything.
 
-        A leader of the same epoch is accepted, too, if none was known.
+        A leader of the same epoch is accepted, too, if none was known. A hint is followed without a pause, so only one
+        is accepted until metadata is fetched, which has its pauses: a broker that names ever later epochs would
+        otherwise be asked ten thousand times a second.
         """
-        if hint is None or hint.leader_epoch < 0:
+        if hint is None or hint.leader_epoch < 0 or partition in self._hinted:
             return False
         topic = self.topics.get(partition.topic)
         known = topic.partitions.get(partition.partition) if topic is not None else None
@@ -129,6 +134,7 @@ class MetadataCache:
         topic.partitions[partition.partition] = msgspec.structs.replace(
             known, leader=leader, leader_epoch=hint.leader_epoch, error=ErrorCode.NONE
         )
+        self._hinted.add(partition)
         self.version += 1
         return True
 

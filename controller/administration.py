@@ -8,6 +8,7 @@ import asyncio
 import random
 from base64 import urlsafe_b64encode
 from collections import Counter
+from collections.abc import Set
 from functools import partial
 
 from minibroker.controller.active_controller import ActiveController
@@ -16,6 +17,7 @@ from minibroker.controller.core.deletion import deletion_text, missing_brokers
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
 from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, exists_already, plan_topic
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId
 from minibroker.protocol.wire.messages import (
     AlterableConfig,
     AlterConfigsResource,
@@ -114,27 +116,35 @@ class Administration:
     async def delete_topics(self, request: DeleteTopicsRequest) -> Response:
         """Answer when the topics are gone, or at the request's timeout, with what the deletion waits for:
         REPLICA_NOT_AVAILABLE for brokers that are down, REQUEST_TIMED_OUT for others."""
-        response = await self._active.run_queued(lambda: self._delete(request))
+        response = await self._delete(request)
         if not isinstance(response, DeleteTopicsResponse):
             return response
         waits = [self._until_erased(result, request.timeout_ms) for result in response.responses]
         return DeleteTopicsResponse(responses=list(await asyncio.gather(*waits)))
 
     async def _delete(self, request: DeleteTopicsRequest) -> Response:
-        active = self._active
-        results = []
+        """Queue each topic on its own, as those that are created: an election does not wait for all of them."""
+        results: list[DeletableTopicResult] = []
         for name in dict.fromkeys(request.topic_names):
-            code, text = ErrorCode.NONE, None
-            if not active.state.settings.delete_topics:
-                code, text = ErrorCode.INVALID_REQUEST, "topics cannot be deleted: delete.topic.enable is false"
-            elif name not in active.state.topics:
-                code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
-            else:
-                await active.store.mark_deleted(name)
-            results.append(DeletableTopicResult(name=name, error_code=code, error_message=text))
-        marked = tuple(result.name for result in results if not result.error_code)
-        await active.process(DeletionsRequested(topics=marked))
+            if self._active.is_over:
+                return Response(error_code=ErrorCode.NOT_CONTROLLER)
+            answer = await self._active.run_queued(partial(self._delete_one, name))
+            if not isinstance(answer, DeleteTopicsResponse):
+                return answer
+            results += answer.responses
         return DeleteTopicsResponse(responses=results)
+
+    async def _delete_one(self, name: str) -> Response:
+        active = self._active
+        code, text = ErrorCode.NONE, None
+        if not active.state.settings.delete_topics:
+            code, text = ErrorCode.INVALID_REQUEST, "topics cannot be deleted: delete.topic.enable is false"
+        elif name not in active.state.topics:
+            code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+        else:
+            await active.store.mark_deleted(name)
+            await active.process(DeletionsRequested(topics=(name,)))
+        return DeleteTopicsResponse(responses=[DeletableTopicResult(name=name, error_code=code, error_message=text)])
 
     async def _until_erased(self, result: DeletableTopicResult, timeout_ms: int) -> DeletableTopicResult:
         state = self._active.state
@@ -155,29 +165,54 @@ class Administration:
 
     # ----------------------------------------------------------------------------------------------------- settings
     async def alter_configs(self, request: IncrementalAlterConfigsRequest, timeout_ms: int) -> Response:
-        response = await self._active.run_queued(lambda: self._alter(request))
+        response = await self._alter(request)
         if not request.validate_only:
             await self._until_answered(timeout_ms)
         return response
 
     async def _alter(self, request: IncrementalAlterConfigsRequest) -> Response:
-        results = []
+        """Queue each resource on its own, as topics that are created: an election does not wait for all of them."""
+        results: list[AlterConfigsResult] = []
+        known_brokers: Set[BrokerId] = frozenset()
+
+        async def alter_one(resource: AlterConfigsResource) -> Response:
+            nonlocal known_brokers
+            known_brokers = known_brokers or self._known_brokers()  # in its turn: a new controller has read them then
+            return await self._alter_queued(resource, known_brokers, request.validate_only)
+
         for resource in request.resources:
-            accepted = await self._accepted(resource)
-            refusal = accepted if isinstance(accepted, TopicRefusal) else None
-            if not isinstance(accepted, TopicRefusal) and not request.validate_only:
-                await self._alter_one(resource, accepted)
-            results.append(
-                AlterConfigsResult(
-                    error_code=ErrorCode.NONE if refusal is None else refusal.code,
-                    error_message=None if refusal is None else refusal.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-            )
+            if self._active.is_over:
+                return Response(error_code=ErrorCode.NOT_CONTROLLER)
+            answer = await self._active.run_queued(partial(alter_one, resource))
+            if not isinstance(answer, IncrementalAlterConfigsResponse):
+                return answer
+            results += answer.responses
         return IncrementalAlterConfigsResponse(responses=results)
 
-    async def _accepted(self, resource: AlterConfigsResource) -> dict[str, str | None] | TopicRefusal:
+    def _known_brokers(self) -> Set[BrokerId]:
+        """Those that are registered or hold a replica. Settings of any others would stay in ZooKeeper for ever."""
+        state = self._active.state
+        holders = (replicas for topic in state.topics.values() for replicas in topic.assignment.values())
+        return frozenset(state.brokers).union(*holders)
+
+    async def _alter_queued(
+        self, resource: AlterConfigsResource, known_brokers: Set[BrokerId], validate_only: bool
+    ) -> Response:
+        accepted = await self._accepted(resource, known_brokers)
+        refusal = accepted if isinstance(accepted, TopicRefusal) else None
+        if not isinstance(accepted, TopicRefusal) and not validate_only:
+            await self._alter_one(resource, accepted)
+        result = AlterConfigsResult(
+            error_code=ErrorCode.NONE if refusal is None else refusal.code,
+            error_message=None if refusal is None else refusal.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        return IncrementalAlterConfigsResponse(responses=[result])
+
+    async def _accepted(
+        self, resource: AlterConfigsResource, known_brokers: Set[BrokerId]
+    ) -> dict[str, str | None] | TopicRefusal:
         """The changed settings as they are stored; None removes one."""
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
@@ -188,6 +223,10 @@ class Administration:
             if not (name.isascii() and name.isdigit() and len(name) <= 10):
                 return TopicRefusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
             path, accept_value = broker_config_path(int(name)), self._accept_broker_value
+            has_settings = (await self._active.store.read_config(path))[1] is not None
+            if int(name) not in known_brokers and not has_settings:
+                text = f"there is no broker {name}: it is not registered, holds no replica, and has no settings"
+                return TopicRefusal(ErrorCode.INVALID_REQUEST, text)
         else:
             text = f"resource type {resource.resource_type}: settings belong to topics (2) and brokers (4)"
             return TopicRefusal(ErrorCode.INVALID_REQUEST, text)

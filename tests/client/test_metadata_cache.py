@@ -153,6 +153,16 @@ def test_a_hint_is_accepted_only_with_a_newer_epoch() -> None:
     assert cache.partition(T0).leader == 2
 
 
+def test_one_hint_is_accepted_until_metadata_is_fetched() -> None:
+    """It is followed without a pause. A broker that named ever later epochs was asked ten thousand times a second."""
+    cache = cache_with(answer(1, 5))
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6))
+    assert not cache.apply_hint(T0, CurrentLeader(leader_id=1, leader_epoch=7))
+    assert cache.partition(T0).leader_epoch == 6
+    cache.update(answer(1, 5), 1)
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=1, leader_epoch=7))
+
+
 @pytest.mark.parametrize(
     ("known", "hint", "accepted"),
     [
