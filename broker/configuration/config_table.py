@@ -19,6 +19,8 @@ NEVER = 2**63 - 1
 """The flush intervals' 'never': syncing is left to the operating system, and durability to the other replicas."""
 
 I32_MAX = 2**31 - 1
+INDEX_INTERVAL_BYTES_MAX = 1024 * 1024
+"""A read walks so far at most, and nothing else runs meanwhile: some tens of milliseconds for the smallest batches."""
 I64_MAX = 2**63 - 1
 DAY_MS = 86_400_000
 KIB = 1024
@@ -250,7 +252,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ConfigKey(
             doc="Bytes of log between two entries of the offset index.",
             minimum=0,
-            maximum=I32_MAX,
+            maximum=INDEX_INTERVAL_BYTES_MAX,
             topic="index.interval.bytes",
             dynamic=True,
         ),
