@@ -1,9 +1,9 @@
-"""Producer states that a start rebuilds from the batches of closed segments."""
+"""Producer states follow the batches: as they are appended, and as a start rebuilds them from closed segments."""
 
 import pytest
 
 from minibroker.broker.log.config import LogConfig
-from tests.broker.log.machine import Machine, append, drive
+from tests.broker.log.machine import Machine, append, append_batches, drive, make_batch
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 FIRST = f"{0:020d}.log"
@@ -64,3 +64,17 @@ def test_producers_are_rebuilt_from_all_batches(machine: Machine, stop: str) -> 
     log = machine.open_log(CONFIG)[1]
     assert log.damage is None
     assert log.producers.get(0) is not None
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_producer_of_a_run_is_remembered(machine: Machine, place: int) -> None:
+    """A follower appends what it fetched in one call: batches of several producers, and of some without an id. As a
+    leader it would write a retry of those that it left out a second time."""
+    log = machine.open_log(CONFIG)[1]
+    producers: list[tuple[int, int, int] | None] = [(7, 0, 0), (8, 0, 0)]
+    producers.insert(place, None)
+    batches = [make_batch(2 * number, producer=producer) for number, producer in enumerate(producers)]
+    append_batches(log, batches)
+    assert [number for number in (7, 8) if log.producers.get(number) is None] == []
+    assert -1 not in dict(log.producers)

@@ -182,6 +182,21 @@ def test_files_whose_delay_was_shortened_go_before_earlier_ones(machine: Machine
     assert machine.file_names(".deleted") == []
 
 
+def test_files_that_could_not_be_removed_are_removed_later(machine: Machine) -> None:
+    """On some file systems a removal needs room. Files that were forgotten then would stay until a restart, and with
+    them the disk would stay full."""
+    directory, log = machine.open_log(BY_SIZE)
+    append(log, 40)
+    retain(log, 80, NOW)
+    waiting = machine.file_names(".deleted")
+    assert len(waiting) > 1
+    machine.storage.fail("remove", f"{PATH}/{PARTITION}/{waiting[-1]}", times=1, is_full=True)
+    drive(directory.maintain(NOW + 1_000_000))
+    assert machine.file_names(".deleted")
+    drive(directory.maintain(NOW + 1_000_000))
+    assert machine.file_names(".deleted") == []
+
+
 @pytest.mark.parametrize("is_due", [True, False])
 def test_nothing_is_removed_in_a_directory_that_has_failed(machine: Machine, is_due: bool) -> None:
     _, log = machine.open_log(BY_SIZE)
