@@ -197,6 +197,20 @@ def test_files_that_could_not_be_removed_are_removed_later(machine: Machine) -> 
     assert machine.file_names(".deleted") == []
 
 
+@pytest.mark.parametrize("lack", ["is_full", "no_descriptor"])
+def test_the_directory_of_a_deleted_log_that_could_not_be_removed_is_removed_later(machine: Machine, lack: str) -> None:
+    directory, log = machine.open_log(BY_SIZE)
+    append(log, 40)
+    directory.delete_log(PARTITION)
+    deleted = [name for name in machine.disk().list_directory(PATH) if name.endswith("-delete")]
+    assert len(deleted) == 1
+    machine.storage.fail("remove", f"{PATH}/{deleted[0]}", times=1, **{lack: True})
+    drive(directory.maintain(NOW))
+    assert deleted[0] in machine.disk().list_directory(PATH)
+    drive(directory.maintain(NOW))
+    assert deleted[0] not in machine.disk().list_directory(PATH)
+
+
 @pytest.mark.parametrize("is_due", [True, False])
 def test_nothing_is_removed_in_a_directory_that_has_failed(machine: Machine, is_due: bool) -> None:
     _, log = machine.open_log(BY_SIZE)
