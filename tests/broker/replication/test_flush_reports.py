@@ -125,6 +125,15 @@ def test_acks_1_is_answered_by_the_sync_that_covers_the_record() -> None:
     assert _answers(step(state, ev.Synced(end_offset=1, now_ms=2))) == [], "each request is answered once"
 
 
+def test_acks_1_is_answered_by_the_running_sync_when_flushing_ends_meanwhile() -> None:
+    """No other sync follows: without an answer now the producer would wait for its timeout."""
+    state, appended = _leader_with_an_unsynced_record()
+    assert _answers(step(state, appended)) == []
+    answered = _answers(step(state, _flushing(state, False)))
+    answered += _answers(step(state, ev.Synced(end_offset=1, now_ms=1)))
+    assert answered == [(("p",), ErrorCode.NONE)]
+
+
 def test_acks_1_times_out_when_no_sync_comes() -> None:
     state, appended = _leader_with_an_unsynced_record()
     step(state, appended)
