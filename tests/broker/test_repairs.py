@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config
-from minibroker.broker.disk_faults.repairs import BLOCKED_RETRY_MS, Repairs
+from minibroker.broker.disk_faults.repairs import BLOCKED_RETRY_MS, REPAIRS_MAX, Repairs
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp, ReplicaRepaired
@@ -201,3 +201,17 @@ def test_a_repair_whose_directory_cannot_be_renamed_is_tried_again_until_the_ent
     broker.now_ms = 2 * BLOCKED_RETRY_MS
     broker.repairs.go_on()
     assert broker.set_aside == [partition]
+
+
+def test_attempts_that_could_not_begin_do_not_count_as_repairs() -> None:
+    """An entry in the way for a minute, or a full disk, would keep the replica offline for an hour."""
+    broker = RepairedBroker()
+    broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
+    broker.error = BadEntry("cannot rename /data/a-0: operation not permitted")
+    broker.damage_at(0)
+    for attempt in range(1, 2 * REPAIRS_MAX):
+        broker.now_ms = attempt * BLOCKED_RETRY_MS
+        broker.repairs.go_on()
+    broker.error = None
+    assert [broker.damage_at(broker.now_ms) for _ in range(REPAIRS_MAX)] == [BEGUN] * REPAIRS_MAX
+    assert broker.damage_at(broker.now_ms) == GIVEN_UP

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from minibroker.controller import cluster_store
 from minibroker.controller.cluster_reader import RETRY_SECONDS
 from minibroker.controller.cluster_store import ClusterStore, TopicExists
 from minibroker.controller.controller_election import ControllerFence
@@ -310,6 +311,29 @@ async def test_a_new_partition_hides_no_removed_state_behind_it(cluster: Cluster
     assert [each.partition for each in written.written] == [T0]
     assert written.lost == {second: None}
     assert written.unreadable == {second}
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_what_each_of_several_multis_finds_is_told(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand elections are several multis: a state that one of them finds removed must not be elected anew."""
+    monkeypatch.setattr(cluster_store, "PARTITIONS_PER_MULTI", 1)
+    monkeypatch.setattr(cluster_store, "MULTIS_IN_FLIGHT_MAX", 2)
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        store, _ = await store_on(cluster)
+        await store.create_topic(
+            TOPIC, msgspec.structs.replace(CREATED, assignment={each: (1, 2, 3) for each in range(3)})
+        )
+        changes = [msgspec.structs.replace(FIRST, partition=TopicPartition(TOPIC, number)) for number in range(3)]
+        changes[place] = msgspec.structs.replace(changes[place], before=FIRST.after)
+        written = await store.write_leaderships(changes)
+        removed = changes.pop(place).partition
+        assert [each.partition for each in written.written] == [each.partition for each in changes]
+        assert written.lost == {removed: None}
+        assert written.unreadable == {removed}
+
+    story()
 
 
 @simulated

@@ -223,13 +223,27 @@ async def it_leaves_an_order_unanswered(scene: Scene) -> None:
     await asyncio.sleep(SILENT_SECONDS + 3.5 * WATCH_SECONDS)
 
 
-@simulated
-async def test_a_silence_is_told_as_soon_as_it_is_long_enough_and_again_while_it_lasts(cluster: Cluster) -> None:
-    await cluster.start(2, 3)
-    scene = Scene(cluster)
-    await scene.run(it_leaves_an_order_unanswered)
-    seconds = [SILENT_SECONDS, SILENT_SECONDS + WATCH_SECONDS, SILENT_SECONDS + 2 * WATCH_SECONDS]
-    assert scene.silences == [BrokerSilent(broker_id=2, broker_epoch=scene.epoch, seconds=each) for each in seconds]
+async def it_loses_the_connection_of_each_attempt(scene: Scene) -> None:
+    """The order is sent again and again, and no attempt lasts long."""
+    scene.cluster.brokers[2].is_mute = True
+    scene.greet()
+    for _ in range(int((SILENT_SECONDS + 3.5 * WATCH_SECONDS) / 0.25)):
+        await asyncio.sleep(0.25)
+        for connection in list(scene.cluster.brokers[2].server.connections.values()):
+            connection.abort_because("the test says so")
+
+
+@pytest.mark.parametrize("story", [it_leaves_an_order_unanswered, it_loses_the_connection_of_each_attempt])
+def test_a_silence_is_told_as_soon_as_it_is_long_enough_and_again_while_it_lasts(story: Story) -> None:
+    @simulated
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(2, 3)
+        scene = Scene(cluster)
+        await scene.run(story)
+        seconds = [SILENT_SECONDS, SILENT_SECONDS + WATCH_SECONDS, SILENT_SECONDS + 2 * WATCH_SECONDS]
+        assert scene.silences == [BrokerSilent(broker_id=2, broker_epoch=scene.epoch, seconds=each) for each in seconds]
+
+    play()
 
 
 async def it_is_asked_for_its_logs_without_an_answer(scene: Scene) -> None:
