@@ -14,11 +14,12 @@ import pytest
 from minibroker.client.consumer import positions
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.positions import PositionResolver
-from minibroker.client.errors import BrokerUnreachable, CallTimedOut, Where
+from minibroker.client.errors import BrokerUnreachable, CallTimedOut, InvalidCall, MinibrokerError, Where
 from minibroker.client.offsets import OffsetAndTimestamp
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    LATEST_TIMESTAMP,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartitionResponse,
@@ -157,6 +158,28 @@ async def test_a_partition_that_was_sought_meanwhile_holds_up_no_other_ones_rese
     resolver: Any = SimpleNamespace(_cluster=None, _now_ms=lambda: 0)
     assert await PositionResolver._reset(resolver, cursors)
     assert [cursor.position for cursor in cursors] == [3, 7, 7]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OffsetAndTimestamp(7, None, 0), InvalidCall("as the test wants"), BrokerUnreachable("no answer")],
+    ids=["position", "refused for good", "refused"],
+)
+async def test_an_answer_about_another_time_than_the_user_wants_now_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, answer: OffsetAndTimestamp | MinibrokerError
+) -> None:
+    """`seek_to_end` while the beginning is asked for: the consumer would go on at the beginning."""
+    cursor = Cursor(PARTITION, OffsetReset.EARLIEST, 1_000)
+
+    async def ask_offsets(*_: object) -> dict[TopicPartition, OffsetAndTimestamp | MinibrokerError]:
+        cursor.seek_by(LATEST_TIMESTAMP)
+        return {PARTITION: answer}
+
+    monkeypatch.setattr(positions, "ask_offsets", ask_offsets)
+    resolver: Any = SimpleNamespace(_cluster=None, _now_ms=lambda: 0)
+    await PositionResolver._reset(resolver, [cursor])
+    assert (cursor.position, cursor.reset_timestamp) == (None, LATEST_TIMESTAMP)
+    assert (cursor.halted, cursor.error, cursor.refusals) == (None, None, 0)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.client.fake_cluster import PORT, FakeCluster
 DYING = 2
 CREATED_AFTER_SECONDS = 0.5
 DIES_AFTER_SECONDS = 0.2
+ANSWERS_AFTER_SECONDS = 3.0
 
 
 @pytest.mark.parametrize("noticed_after_seconds", [DIES_AFTER_SECONDS, 3.0], ids=["noticed at once", "noticed later"])
@@ -56,3 +57,26 @@ def test_a_broker_that_is_gone_is_not_waited_for_once_the_cluster_has_noticed(
             return loop.time() - began
 
     assert CREATED_AFTER_SECONDS <= cluster.run(main) < max(CREATED_AFTER_SECONDS, noticed_after_seconds) + 2
+
+
+@pytest.mark.parametrize("fault", [True, False], ids=["silent", "loses the connection"])
+def test_a_broker_that_lives_and_does_not_answer_for_a_moment_is_waited_for(cluster: FakeCluster, fault: bool) -> None:
+    """The call would return while that broker does not know the topic: what the program sends next could fail."""
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+
+        def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+            if isinstance(request.body, CreateTopicsRequest):
+                loop.call_later(CREATED_AFTER_SECONDS, cluster.add_topic, "new")
+                return CreateTopicsResponse(topics=[CreatableTopicResult(name="new", topic_id="x", num_partitions=1)])
+            is_quiet = loop.time() - began < ANSWERS_AFTER_SECONDS
+            return fault if broker == DYING and is_quiet and isinstance(request.body, MetadataRequest) else None
+
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            began = loop.time()
+            cluster.intercept = intercept
+            await admin.create_topic("new")
+            return loop.time() - began
+
+    assert ANSWERS_AFTER_SECONDS <= cluster.run(main) < ANSWERS_AFTER_SECONDS + 2
