@@ -10,7 +10,7 @@ from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import Answering, dialer
 
 PORT = 9092
-FAILED = TopicPartition("a", 0)
+FAILED, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 class Scene:
@@ -22,6 +22,7 @@ class Scene:
         self.led: list[TopicPartition] = []
         self.address: tuple[int, str, int] | None = (1, "controller", PORT)
         self.reports: list[list[TopicPartition]] = []
+        self.answer_after_seconds = 0.0
         self.link = ControllerLink(
             dialer=dialer(self.world.runtime("broker").network, 2),
             broker_id=2,
@@ -48,7 +49,7 @@ class Scene:
         assert isinstance(body, ControlledShutdownRequest)
         assert body.offline_partitions is not None
         self.reports.append([TopicPartition(t.topic_name, p) for t in body.offline_partitions for p in t.partitions])
-        request.respond(ControlledShutdownResponse())
+        asyncio.get_running_loop().call_later(self.answer_after_seconds, request.respond, ControlledShutdownResponse())
 
     async def disk(self, *offline: TopicPartition) -> None:
         self.offline = list(offline)
@@ -145,6 +146,21 @@ def test_a_repeated_failure_is_reported_again() -> None:
 
     scene.play(story)
     assert scene.reports == [[FAILED], [FAILED], [], []]
+
+
+def test_a_failure_during_a_report_is_reported_even_after_recovery() -> None:
+    """The answer to the report before says nothing about it."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer_after_seconds = 0.5
+        await scene.disk(FAILED)
+        await scene.disk(FAILED, OTHER)
+        await scene.disk()
+        await asyncio.sleep(5)
+
+    scene.play(story)
+    assert scene.reports == [[FAILED], [OTHER], [], []]
 
 
 def test_recovery_is_reported_twice_in_case_a_refusal_is_in_flight() -> None:
