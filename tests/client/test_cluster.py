@@ -11,8 +11,9 @@ from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import BrokerUnreachable, ClientClosed, InvalidCall
 from minibroker.client.first_answer import ServerAttempts
 from minibroker.client.limits import Deadline, parse_servers
-from minibroker.protocol.wire.messages import MetadataBroker, MetadataRequest, MetadataResponse
+from minibroker.protocol.wire.messages import MetadataBroker, MetadataRequest, MetadataResponse, Response
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0, earliest, fill
 
@@ -62,6 +63,41 @@ def test_each_search_begins_with_short_pauses_however_long_ago_the_last_one_was(
                     await client.refresh(Deadline(5_000))
                 assert cluster.asked(MetadataRequest) == asked + 3
                 assert asyncio.get_running_loop().time() - begun < 0.5
+
+    cluster.run(main)
+
+
+def test_a_refresh_waits_for_a_round_that_begins_after_the_call(cluster: FakeCluster) -> None:
+    """The round under way may have been answered before what the caller wants to learn of, and does not ask for a topic
+    that is wanted since. The next one comes at once."""
+
+    async def main(runtime: Runtime) -> None:
+        async with searched(cluster, runtime) as client:
+            held: list[IncomingRequest] = []
+
+            def hold(broker: int, request: IncomingRequest) -> Response | bool | None:
+                if isinstance(request.body, MetadataRequest) and not held:
+                    held.append(request)
+                    return True
+                return None
+
+            cluster.intercept = hold
+            first = asyncio.ensure_future(client.refresh(Deadline(5_000)))
+            while not held:  # noqa: ASYNC110 - no event tells that a request has arrived
+                await asyncio.sleep(0.001)
+            assert isinstance(held[0].body, MetadataRequest)
+            answer = cluster.brokers[1].metadata(held[0].body)
+            cluster.add_topic("new")
+            client.want_topics(["new"])
+            begun = asyncio.get_running_loop().time()
+            second = asyncio.ensure_future(client.refresh(Deadline(5_000)))
+            await asyncio.sleep(0)
+            held[0].respond(answer)
+            await first
+            assert "new" not in client.metadata.topics
+            await second
+            assert client.metadata.topics["new"].partitions
+            assert asyncio.get_running_loop().time() - begun < 1
 
     cluster.run(main)
 
