@@ -300,3 +300,23 @@ def test_a_broker_that_hangs_is_asked_for_metadata_last(cluster: FakeCluster) ->
         await client.close()
 
     cluster.run(main)
+
+
+def test_a_call_whose_time_ends_during_a_later_attempt_tells_why_the_earlier_one_failed(cluster: FakeCluster) -> None:
+    """It said that the server did not accept a connection, where it had refused one."""
+    server = Address("broker2", PORT)
+
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(server))
+        cluster.kill(2)
+        try:
+            with pytest.raises(BrokerUnreachable) as refused:
+                await client.connections.acquire(server, Deadline(10_000))
+            with pytest.raises(BrokerUnreachable) as late:  # the next attempt waits for the end of the back-off
+                await client.connections.acquire(server, Deadline(1))
+            assert str(late.value) == str(refused.value)
+            assert "did not accept" not in str(late.value)
+        finally:
+            await client.close()
+
+    cluster.run(main)
