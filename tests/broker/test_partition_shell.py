@@ -19,7 +19,7 @@ from minibroker.broker.replication.state import IsrKind
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.replica_events import IsrProposed
 from minibroker.runtime.observer import UNOBSERVED, Observers
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import DiskError, OutOfDescriptors
 from minibroker.simulation.model.replica import header_for
 from minibroker.testing import simulated
 from tests.broker.log.machine import PARTITION, make_batch
@@ -253,6 +253,37 @@ def test_the_epoch_history_that_the_core_decides_is_written_into_the_log() -> No
     shell = SimpleNamespace(log=SimpleNamespace(write_epoch_entries=written.append))
     Partition.write_epoch_history(cast(Any, shell), [(0, 0), (3, 7)])
     assert written == [[(0, 0), (3, 7)]]
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_the_directory_learns_the_end_that_a_cut_has_left(is_reset: bool) -> None:
+    """It lowers the checkpointed high watermark to that: a start would take an end below it for damage."""
+    log, learnt = SimpleNamespace(log_end_offset=9), list[int]()
+    log.truncate_to = lambda offset: setattr(log, "log_end_offset", offset)
+    log.reset_to = lambda offset, producers: setattr(log, "log_end_offset", offset)
+    directory = SimpleNamespace(log_was_cut=lambda cut: learnt.append(cut.log_end_offset))
+    shell = cast(Any, SimpleNamespace(log=log, topic_partition=PARTITION, state=SimpleNamespace(leader_epoch=0)))
+    shell.services = SimpleNamespace(log_directory=directory, counters=BrokerCounters())
+    shell._cut, shell.report = lambda cut: cut(), lambda *_, **__: None
+    shell._producers_from_leader = lambda effect: ProducerStates()
+    if is_reset:
+        Partition.reset_to(shell, ev.ResetTo(offset=4))
+    else:
+        Partition.truncate_to(shell, ev.TruncateTo(end_offset=4, reason="a test says so", below_high_watermark=True))
+    assert learnt == [4]
+
+
+def test_a_log_whose_cut_cannot_be_finished_is_not_offered_again() -> None:
+    """Its producer states still include what was cut: a batch that is gone would be acknowledged as a duplicate."""
+    handled: list[object] = []
+
+    def finish_cut() -> None:
+        raise OutOfDescriptors("the test says so")
+
+    shell = cast(Any, SimpleNamespace(log=SimpleNamespace(finish_cut=finish_cut), handle=handled.append))
+    with pytest.raises(OutOfDescriptors):
+        Partition.log_healed(shell)
+    assert handled == []
 
 
 def test_a_replica_that_goes_out_of_use_is_marked_in_its_directory_and_told_to_the_controller() -> None:
