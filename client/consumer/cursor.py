@@ -232,7 +232,7 @@ class Cursor:
             return False
         self.generation += 1
         self.chunks.clear()
-        self.fetch_epoch = self.record_epoch = self.position_epoch = None
+        self.fetch_epoch = self.record_epoch = self.position_epoch = self.outrun_at = None
         self.validated_epoch = self.leader_epoch = None
         self.high_watermark = None
         if self.reset_timestamp is not None:

@@ -187,6 +187,21 @@ def test_the_beginning_that_the_user_asks_for_may_lie_before_what_retention_took
     assert cursor.position == 4
 
 
+@pytest.mark.invariant("I22")
+def test_what_retention_took_of_a_deleted_topic_is_no_position_in_the_next_one() -> None:
+    """The topic was made again before its leader told where its log begins: up to that position, the records of the
+    next topic were skipped."""
+    cursor = Cursor(PARTITION, OffsetReset.EARLIEST, 1_000)
+    cursor.learn_topic("first", OffsetReset.EARLIEST, WHERE)
+    cursor.learn_leader(1, 3)
+    cursor.seek(10)
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE, log_start_offset=20)
+    assert cursor.learn_topic("second", OffsetReset.EARLIEST, WHERE)
+    cursor.learn_leader(1, 0)
+    assert cursor.settle_reset(cursor.generation, 0, 0)
+    assert (cursor.position, cursor.fetch_epoch) == (0, 0)
+
+
 def test_a_reset_to_the_end_goes_to_the_end_of_a_shorter_log() -> None:
     """The log that it was in began behind its position, that of the next leader ends before it."""
     cursor = cursor_at(10, 3)
