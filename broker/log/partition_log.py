@@ -112,7 +112,8 @@ class PartitionLog(OpenLog):
             segment = self.segments[-1]
             if segment.is_full(size, end, self.config) and self._may_roll(size, end):
                 segment = self._roll()
-            if not segment.size:  # its file may be created only now
+            begins = not segment.size
+            if begins:  # its file may be created only now
                 self.unsynced.add_directory(self.directory)
             segment.append(batches, parts)
         except DiskError as error:
@@ -120,7 +121,7 @@ class PartitionLog(OpenLog):
         if epochs is not None:  # if the append failed, the file is ahead of the log, which does no harm
             self._epochs = epochs
             self._note_epoch_file()
-        if segment.first_append_ms is None:
+        if begins:  # else a segment found at the start is as old as its first batch
             segment.first_append_ms = self.health.clock.now_ms()
         self.log_end_offset = end
         self._tail.append(batches, size)

@@ -298,6 +298,22 @@ def test_a_segment_that_was_cut_to_nothing_is_as_old_as_its_next_record(
     assert log.segment_count == segments
 
 
+def test_an_append_right_after_a_restart_does_not_make_the_segment_young(machine: Machine) -> None:
+    """Before its age was first asked for, it began again, so that a broker that is restarted often rolled no segment by
+    segment.ms."""
+    directory, log = machine.open_log(LogConfig(segment_ms=1_000))
+    written_ms = machine.clock().now_ms()
+    append(log, 1, timestamp_ms=written_ms)
+    drive(directory.close(True, {}))
+    machine.clock_skew_ms += 900
+    log = machine.open_log(LogConfig(segment_ms=1_000))[1]
+    append(log, 1, timestamp_ms=written_ms + 900)
+    log.roll_if_aged(written_ms + 999)
+    assert log.segment_count == 1
+    log.roll_if_aged(written_ms + 1_000)
+    assert log.segment_count == 2
+
+
 def test_after_a_restart_the_age_counts_from_the_first_batch(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig(segment_ms=1_000))
     written_ms = machine.clock().now_ms()
