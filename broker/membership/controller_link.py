@@ -54,7 +54,8 @@ class ControllerLink:
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
         self._offline_before: frozenset[TopicPartition] = frozenset()
-        self._unreported: dict[TopicPartition, None] = {}
+        self._failures = 0
+        self._unreported: dict[TopicPartition, int] = {}
         """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
         again. A replica that leads has got one: a late report would only depose it."""
         self._healing_reports_due = 0
@@ -62,7 +63,8 @@ class ControllerLink:
     def replicas_changed(self) -> None:
         """A log directory failed or recovered: report to the controller."""
         offline = self._offline_partitions()
-        self._unreported.update({each: None for each in offline if each not in self._offline_before})
+        self._failures += 1
+        self._unreported.update({each: self._failures for each in offline if each not in self._offline_before})
         self._offline_before = frozenset(offline)
         self._healing_reports_due = HEALING_REPORTS
         self._changed.set()
@@ -82,7 +84,7 @@ class ControllerLink:
                 self._changed.set()
 
     async def _report(self) -> bool:
-        self._unreported = {each: None for each in self._unreported if not self._leads(each)}
+        self._unreported = {each: at for each, at in self._unreported.items() if not self._leads(each)}
         unreported = dict(self._unreported)
         offline = tuple(sorted({*self._offline_partitions(), *unreported}))
         epoch = self._broker_epoch()
@@ -97,7 +99,7 @@ class ControllerLink:
             return False
         is_repeated = self._reported == (epoch, offline)
         self._reported = (epoch, offline)
-        self._unreported = {each: None for each in self._unreported if each not in unreported}
+        self._unreported = {each: at for each, at in self._unreported.items() if unreported.get(each) != at}
         if not offline and self._healing_reports_due == due:
             self._healing_reports_due -= 1
         if not is_repeated:

@@ -163,6 +163,21 @@ def test_a_failure_during_a_report_is_reported_even_after_recovery() -> None:
     assert scene.reports == [[FAILED], [OTHER], [], []]
 
 
+def test_a_failure_during_the_report_of_an_earlier_one_is_reported_too() -> None:
+    """Between the two, a new controller that knew of neither may have given the replica a role."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer_after_seconds = 0.5
+        for _ in range(2):
+            await scene.disk(FAILED)
+            await scene.disk()
+        await asyncio.sleep(5)
+
+    scene.play(story)
+    assert scene.reports == [[FAILED], [FAILED], [], []]
+
+
 def test_recovery_is_reported_twice_in_case_a_refusal_is_in_flight() -> None:
     scene = Scene()
 
