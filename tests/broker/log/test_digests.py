@@ -23,7 +23,17 @@ from minibroker.protocol.files.segment_digests import (
     parse_segment_digests,
 )
 from minibroker.protocol.log_digest import MODULUS, batch_digest
-from tests.broker.log.machine import Machine, append, drive, make_batch, reset, retain, stored_batches, truncate
+from tests.broker.log.machine import (
+    PARTITION,
+    Machine,
+    append,
+    drive,
+    make_batch,
+    reset,
+    retain,
+    stored_batches,
+    truncate,
+)
 
 
 def expected(log: PartitionLog, end_offset: int | None = None) -> int:
@@ -178,11 +188,27 @@ def test_the_head_of_another_segment_or_start_is_not_used(machine: Machine, base
     log.trim_before(log.segments[1].base_offset + 4)
     head = drive(read_head(log))
     assert head is not None
-    other = SegmentHead(head.base_offset + base_moved, head.start_offset + start_moved, head.digest)
+    place = head.base_offset + base_moved, head.start_offset + start_moved
+    other = SegmentHead(head.topic_id, *place, head.digest)
     assert needs_head(log, other)
     assert digest_from_start(log, other) is None
     log.lower_start(log.log_start_offset - 2)
     assert needs_head(log, head)
+    assert digest_from_start(log, drive(read_head(log))) == expected(log)
+
+
+def test_the_head_of_a_deleted_topic_is_not_used_for_the_next_one_of_its_name(machine: Machine) -> None:
+    """The witness would note a wrong digest of its records, and the audit report replicas that agree."""
+    directory, log = machine.open_log()
+    append(log, 30)
+    log.trim_before(4)
+    head = drive(read_head(log))
+    directory.delete_log(PARTITION)
+    log = directory.create_log(PARTITION, "another-topic-id", log.config)
+    append(log, 30, value=b"another")
+    log.trim_before(4)
+    assert needs_head(log, head)
+    assert digest_from_start(log, head) is None
     assert digest_from_start(log, drive(read_head(log))) == expected(log)
 
 
