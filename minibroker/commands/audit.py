@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minibroker.command_line import SECONDS_MAX, CommandFailed, WrongUsage, json_option, note
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.audit.reports.report import AuditReport
@@ -47,6 +48,7 @@ def _note_if_interrupted() -> Iterator[None]:
 )
 @json_option
 @_note_if_interrupted()
+@read_or_not()
 def audit(
     directories: tuple[Path, ...],
     engine: str,

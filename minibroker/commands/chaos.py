@@ -24,6 +24,7 @@ from minibroker.command_line import (
     print_table,
 )
 from minibroker.protocol.counted import counted
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.chaos.plan.drawing import Plan
@@ -387,6 +388,7 @@ def plan(
     help="It reads everything at the end; without such a process all reads count.",
 )
 @json_option
+@read_or_not()
 def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, last_reader: str, as_json: bool) -> int:
     """Look for anomalies in a recorded history.
 

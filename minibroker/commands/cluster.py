@@ -27,6 +27,7 @@ from minibroker.command_line import (
 )
 from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.printable_text import printable
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.local_cluster.cluster_file import RequestedCluster
@@ -304,6 +305,7 @@ def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
 @data_dir_option
 @timeout_option(15)
 @json_option
+@read_or_not()
 def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
     """Print brokers, leaders and problems.
 

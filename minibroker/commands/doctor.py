@@ -18,6 +18,7 @@ from minibroker.command_line import (
     timeout_option,
 )
 from minibroker.protocol.printable_text import printable
+from minibroker.unread_output import read_or_not
 
 
 @click.command()
@@ -31,6 +32,7 @@ from minibroker.protocol.printable_text import printable
 @click.option("--zookeeper", metavar="HOST:PORT", help="Also check this ZooKeeper.")
 @timeout_option(30)
 @json_option
+@read_or_not()
 def doctor(
     bootstrap_servers: str,
     data_dir: str,

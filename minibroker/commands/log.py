@@ -16,6 +16,7 @@ from minibroker.command_line import (
     print_json,
 )
 from minibroker.protocol.counted import counted
+from minibroker.unread_output import read_or_not
 
 COMMANDS = {
     "dump": ("minibroker.commands.log:dump", "Print batches, and with --records their records."),
@@ -180,6 +181,7 @@ def _text(value: bytes | None) -> str:
 @click.command()
 @PATH
 @json_option
+@read_or_not()
 def verify(path: Path, as_json: bool) -> int:
     """Check CRCs, offsets, epochs, indexes and owner.
 

@@ -15,6 +15,7 @@ from minibroker.command_line import (
     print_json,
 )
 from minibroker.protocol.counted import counted
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.offline.log_examination import ExaminedLog
@@ -42,6 +43,7 @@ class RepairStep(msgspec.Struct, frozen=True):
 )
 @click.option("--accept-loss", is_flag=True, help="Cut even records that this replica had synced or committed.")
 @json_option
+@read_or_not()
 def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: bool, as_json: bool) -> int:
     """Find damage in a stopped broker's log.dir, and repair it.
 

@@ -18,6 +18,7 @@ from minibroker.command_line import (
     topics_option,
     warn,
 )
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.observation.cluster_view import ClusterView
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Exit code 10 unless the cluster is healthy.")
 @timeout_option(15)
 @json_option
+@read_or_not()
 def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeout_s: float, as_json: bool) -> int:
     """Print each replica's role, epoch, LEO, HW, lag and ISR.
 

@@ -24,6 +24,7 @@ from minibroker.command_line import (
     warn,
 )
 from minibroker.protocol.printable_text import printable
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient, BrokerReplicas, TopicDescription
@@ -230,6 +231,7 @@ def _summary(topic: "TopicDescription", replicas: "Mapping[BrokerId, BrokerRepli
 @click.option("--under-replicated", is_flag=True, help="Only partitions that lack replicas; exit code 10 if any.")
 @timeout_option(30)
 @json_option
+@read_or_not()
 def describe(
     bootstrap_servers: str, topics: tuple[str, ...], under_replicated: bool, timeout_s: float, as_json: bool
 ) -> int:

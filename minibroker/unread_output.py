@@ -1,0 +1,46 @@
+"""The output of a check whose reader ends early (`| head`, `| grep -q`): the check goes on to its verdict.
+
+Other commands end with their reader, and with 0. A check would then say that all is well, whatever it was about to
+find. Not for a command that asks a question: what it asks about must have been read.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _UnreadFile(io.FileIO):
+    """Once its reader has ended, all that is written is dropped."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            return memoryview(data).nbytes
+
+
+@contextmanager
+def read_or_not() -> Iterator[None]:
+    """Within it, a reader of stdout that ends is no error."""
+    before = sys.stdout
+    try:
+        number = before.fileno()
+        before.flush()
+    except (OSError, ValueError):  # a test's stdout is no file; a pipe without a reader is found below
+        yield
+        return
+    buffer = io.BufferedWriter(_UnreadFile(number, "wb", closefd=False))
+    sys.stdout = io.TextIOWrapper(
+        buffer, encoding=before.encoding, errors=before.errors, line_buffering=before.isatty()
+    )
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        sys.stdout = before
