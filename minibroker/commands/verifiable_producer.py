@@ -19,6 +19,8 @@ from minibroker.command_line import (
 from minibroker.records.verifiable_output import print_event
 
 if TYPE_CHECKING:
+    import asyncio
+
     from minibroker.client.producer.deliveries import Delivery
     from minibroker.client.producer.producer import Producer
 
@@ -114,20 +116,22 @@ class _Run:
                 print_event("startup_complete")
                 printing = asyncio.create_task(self._print_regularly())
                 try:
-                    await self._send(producer)
+                    await self._send(producer, printing)
                 finally:
                     printing.cancel()
                     await self._finish(producer)
         except MinibrokerError as error:
             raise CommandFailed(str(error)) from None
 
-    async def _send(self, producer: "Producer") -> None:
+    async def _send(self, producer: "Producer", printing: "asyncio.Task[None]") -> None:
         import asyncio
 
         from minibroker.client.errors import MinibrokerError
 
         self._started = time.monotonic()
         while (record := self._records.next()) is not None:
+            if printing.done():
+                await printing  # raises why: the reader of the output has ended, or its disk is full
             key, value = record
             try:
                 delivery = await producer.send(self._topic, value.encode(), None if key is None else key.encode())
