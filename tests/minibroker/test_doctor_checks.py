@@ -117,6 +117,19 @@ def test_ports_of_another_cluster_are_one_finding(tmp_path: Path, monkeypatch: p
     )
 
 
+def test_a_port_of_a_container_is_no_process_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the cluster of docker-compose.yml the cure was to kill the proxy in front of its broker, even with -b."""
+    proxy = PortOwner(77, "/usr/sbin/docker-proxy -proto tcp -host-ip 127.0.0.1 -host-port 9092 -contain...")
+    monkeypatch.setattr(doctor_checks, "_port_owner", lambda port: proxy)
+    monkeypatch.setattr(doctor_checks, "cluster_of_process", lambda pid: None)
+    assert doctor_checks.complaint(doctor_checks.check_ports([9092])) == (
+        "port 9092: held by a container (stop the container that `docker ps --filter publish=9092` names, or choose"
+        " other ports (--port, --zookeeper-port))"
+    )
+    expected = [DoctorFinding("port 9092", True, "held by a container")]
+    assert doctor_checks.check_ports([9092], containers_may=True) == expected
+
+
 def test_partitions_are_counted_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once `all 0 have a leader`."""
     for count, what in ((0, "there is none yet"), (1, "the only one has a leader"), (2, "all 2 have a leader")):
