@@ -97,7 +97,19 @@ def audit(
     _print(report, as_json)
     if output is not None:
         note(f"report: {output / 'report.html'}")
+    if report.exit_code and zookeeper is None:
+        _name_zookeeper(directories)
     return report.exit_code
+
+
+def _name_zookeeper(directories: tuple[Path, ...]) -> None:
+    """Of a cluster on this machine that runs: its directory does not say what should be there."""
+    from minibroker import doctor_checks
+
+    for directory in directories:
+        ports, address = doctor_checks.ports_of_cluster_in(directory)
+        if ports:
+            note(f"the cluster runs: `--zookeeper {address}` asks its ZooKeeper what should be there")
 
 
 @contextmanager
