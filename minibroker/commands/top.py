@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from minibroker.observation.cluster_view import ClusterView
 
 EVENTS_SHOWN = 12
+SILENCE_SHOWN_S = 1.0
+"""A new controller, or one slow answer, takes less."""
 SIDE_MAX = 1_000
 """Lines or columns of a terminal: more than any has."""
 KEY_BYTES = 1_024
@@ -156,6 +158,7 @@ async def _watch(
             except NoAnswer as error:
                 if loop.time() - answered > patience_s or (not done and error.is_refused):
                     raise CommandFailed(str(error)) from None
+                screen.show_silence(loop.time() - answered)
                 await asyncio.sleep(interval_s)
                 continue
             if not done:
@@ -196,6 +199,9 @@ class EventLines:
             else:
                 click.echo(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {printable(change.what)}")
 
+    def show_silence(self, seconds: float) -> None:
+        """No event says so."""
+
 
 class LiveScreen:
     """A live table, with the newest events below it."""
@@ -205,6 +211,8 @@ class LiveScreen:
         from rich.live import Live
 
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+        self._view: ClusterView | None = None
+        """The one that is shown."""
         self._live = Live(console=Console(), auto_refresh=False, screen=True)
         self._bounded_size()
 
@@ -218,16 +226,24 @@ class LiveScreen:
             click.echo(printable(event))
 
     def show(self, view: "ClusterView", changes: "list[ClusterChange]") -> None:
+        self._view = view
+        times = [datetime.fromtimestamp(change.at_ms / 1000) for change in changes]
+        self._events.extend(f"{at:%H:%M:%S}  {each.what}" for at, each in zip(times, changes, strict=True))
+        brokers = ", ".join(f"{b.broker_id}{'' if b.description else ' (no answer)'}" for b in view.brokers)
+        self._draw(view, f"brokers {brokers}  controller {view.controller_id}")
+
+    def show_silence(self, seconds: float) -> None:
+        """Say how old the picture is."""
+        if self._view is not None and seconds >= SILENCE_SHOWN_S:
+            self._draw(self._view, f"no broker has answered for {seconds:.0f} s: this is from before")
+
+    def _draw(self, view: "ClusterView", what: str) -> None:
         from rich.text import Text
 
         from minibroker.observation.replica_table import replica_rows
         from minibroker.observation.top_screen import screen
 
-        moment = datetime.fromtimestamp(view.taken_at)
-        times = [datetime.fromtimestamp(change.at_ms / 1000) for change in changes]
-        self._events.extend(f"{at:%H:%M:%S}  {each.what}" for at, each in zip(times, changes, strict=True))
-        brokers = ", ".join(f"{b.broker_id}{'' if b.description else ' (no answer)'}" for b in view.brokers)
-        title = f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}  (q ends)"
+        title = f"{datetime.fromtimestamp(view.taken_at):%H:%M:%S}  {what}  (q ends)"
         size = self._bounded_size()
         lines = screen(title, replica_rows(view), self._events, size.width, size.height)
         shown = Text("\n", no_wrap=True, overflow="crop").join(Text(line.text, style=line.style) for line in lines)

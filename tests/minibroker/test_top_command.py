@@ -11,6 +11,7 @@ import pytest
 
 from minibroker.commands.top import SIDE_MAX, EventLines, LiveScreen, _can_draw, _ending_tidily, _until_q
 from minibroker.observation.cluster_view import ClusterView
+from tests.minibroker.test_cluster_view import view
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
@@ -84,3 +85,19 @@ def test_a_terminal_that_claims_billions_of_cells_is_drawn_in_part(monkeypatch: 
     monkeypatch.setenv("LINES", "99999999999999")
     monkeypatch.setenv("COLUMNS", "80")
     assert LiveScreen()._live.console.size == (80, SIDE_MAX)
+
+
+def test_an_old_picture_says_how_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all brokers dead it stood for ten seconds as if they lived."""
+    monkeypatch.setenv("COLUMNS", "100")
+    screen = LiveScreen()
+
+    def title() -> str:
+        return str(screen._live.get_renderable()).splitlines()[0][10:]
+
+    screen.show_silence(5)  # there is no picture yet
+    screen.show(view(), [])
+    screen.show_silence(0.5)
+    assert title() == "brokers 1, 2, 3  controller 1  (q ends)"
+    screen.show_silence(3.2)
+    assert title() == "no broker has answered for 3 s: this is from before  (q ends)"
