@@ -106,6 +106,7 @@ def _accepts(partitions: int) -> bool:
             f"Elect leaders of {counted(partitions, 'partition')}, with the loss named above?", err=True
         )
     except click.Abort as error:
+        click.echo(err=True)  # the question's line has no end yet
         if isinstance(error.__context__, EOFError):
             return False
         raise

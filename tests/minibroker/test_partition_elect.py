@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from msgspec import structs
@@ -212,3 +213,16 @@ def test_a_choice_that_is_no_candidate_ends_the_command(
     result = CliRunner().invoke(minibroker, ["partition", "elect", "-b", "localhost:1"])
     assert result.exit_code == 1
     assert "the controller's answer about t-0 chooses broker" in result.stderr
+
+
+def test_a_question_without_an_answer_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error, or the shell's prompt after Ctrl-C, stood behind it."""
+    result = run(monkeypatch, Controller(PREVIEW, PREVIEW), "--accept-loss", typed="")
+    assert "[y/N]: \nno leader is elected" in result.stderr
+    monkeypatch.setattr(click, "confirm", interrupted)
+    result = run(monkeypatch, Controller(PREVIEW, PREVIEW), "--accept-loss")
+    assert result.stderr.startswith("\n")
+
+
+def interrupted(*_: object, **__: object) -> bool:
+    raise click.Abort
