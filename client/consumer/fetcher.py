@@ -424,7 +424,7 @@ class Fetcher:
 
     def _refused(self, cursor: Cursor, error: BrokerError) -> None:
         """Ask for this partition again after a pause."""
-        cursor.refused(error, self.now_ms())
+        cursor.refused(self._cluster.explained(error), self.now_ms())
         self.metrics.fetches_failed += 1
         self._cluster.log.debug("a fetch was refused: %s", error)
         cursor.retry_at_ms = self._retry_at_ms(cursor.refusals)

@@ -1,5 +1,6 @@
 """Brokers that have lost ZooKeeper, or that do not answer: every call that waits for them says so."""
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -10,6 +11,7 @@ from minibroker.client.errors import CallTimedOut
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     CreateTopicsRequest,
+    FetchRequest,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -22,6 +24,8 @@ from minibroker.protocol.wire.messages import (
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest
+from tests.client.test_faults_that_are_over import of_partition
 
 
 def without_zookeeper(cluster: FakeCluster) -> Callable[[int, IncomingRequest], Response | bool | None]:
@@ -103,3 +107,21 @@ def test_a_question_that_waits_for_an_answer_says_why(cluster: FakeCluster, capl
     cluster.run(main)
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert warning.startswith("minibroker-admin: waiting up to 3 s for an answer: REQUEST_TIMED_OUT from broker ")
+
+
+def test_a_consumer_whose_leader_lost_zookeeper_is_told_so_by_its_state(cluster: FakeCluster) -> None:
+    """Once it was told for as long as that lasted that the leader had moved."""
+    fenced = without_zookeeper(cluster)
+    refused = of_partition(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        return refused if isinstance(request.body, FetchRequest) else fenced(broker, request)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            cluster.intercept = intercept
+            await asyncio.sleep(5)
+            error = consumer.connection_state(T0).error
+            assert "has lost ZooKeeper" in str(error) and "the leader moved" not in str(error)
+
+    cluster.run(main)
