@@ -119,7 +119,7 @@ class MetadataCache:
 
         A leader of the same epoch is accepted, too, if none was known. A hint is followed without a pause, so only one
         is accepted until metadata is fetched, which has its pauses: a broker that names ever later epochs would
-        otherwise be asked ten thousand times a second.
+        otherwise be asked without any.
         """
         if hint is None or hint.leader_epoch < 0 or partition in self._hinted:
             return False

@@ -28,7 +28,7 @@ from minibroker.broker.requests.authorization import CLUSTER_ACTIONS, READS_AS_R
 from minibroker.broker.requests.controller_epochs import ControllerEpochs
 from minibroker.broker.requests.describe_configs import answer_describe_configs
 from minibroker.broker.requests.offset_requests import (
-    TimeLookups,
+    OffsetsByTime,
     answer_list_offsets,
     answer_offset_for_leader_epoch,
     asks_by_time,
@@ -110,7 +110,7 @@ class RequestHandlers:
         self._counters = counters
         self._monotonic_ns = monotonic_ns
         self._clients_tasks, self._brokers_tasks, self._lookups_tasks = OwnedTasks(), OwnedTasks(), OwnedTasks()
-        self._time_lookups = TimeLookups(manager)
+        self._time_lookups = OffsetsByTime(manager)
         self.failed_reads: list[str] = []
         """Queries that hit a bug of our own: for tests, which must detect them."""
         self._table: dict[int, Handle] = {

@@ -93,7 +93,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
     return ListOffsetsResponse(topics=topics)
 
 
-class TimeLookups:
+class OffsetsByTime:
     """Answers requests with look-ups by time, of all clients one look-up at a time, each in its own iteration of the
     loop: a request may ask for ten thousand, and other clients wait for one at most."""
 

@@ -360,7 +360,7 @@ def test_a_leader_that_answers_is_not_silent_though_there_is_always_a_request_th
 
 # -------------------------------------------------------------------------------------------------------- connections
 def test_a_leader_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """It is tried again twice a second and more."""
+    """It is tried again and again."""
     caplog.set_level(logging.INFO)
     dialled: list[object] = []
 

@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.broker.requests import offset_requests
 from minibroker.broker.requests.handlers import LOOKUPS_TASKS_MAX
-from minibroker.broker.requests.offset_requests import TimeLookups
+from minibroker.broker.requests.offset_requests import OffsetsByTime
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -33,7 +33,7 @@ class Lookups:
         self.fence_checks = 0
         partitions = {TopicPartition(name, n): TopicPartition(name, n) for name in "ab" for n in range(50)}
         manager = SimpleNamespace(partitions=partitions, check_fence=self._check_fence)
-        self.all = TimeLookups(cast(Any, manager))
+        self.all = OffsetsByTime(cast(Any, manager))
         monkeypatch.setattr(offset_requests, "_list_offsets", self._list_offsets)
 
     def _check_fence(self) -> None:
@@ -57,7 +57,7 @@ def by_time(name: str, *timestamps: int) -> ListOffsetsRequest:
 
 
 async def test_others_run_before_each_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may ask for ten thousand, and each may decode a whole batch: once a broker was silent for a minute."""
+    """A request may ask for ten thousand, and each may decode a whole batch: a broker was silent for a minute."""
     lookups, turns = Lookups(monkeypatch), 0
 
     async def others() -> None:
@@ -100,11 +100,11 @@ async def test_a_request_that_took_too_long_is_refused_for_the_rest(monkeypatch:
 
 def test_so_many_requests_with_look_ups_are_under_way_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(client: ClusterClient) -> None:
-        async def never(lookups: TimeLookups, body: ListOffsetsRequest) -> None:
+        async def never(lookups: OffsetsByTime, body: ListOffsetsRequest) -> None:
             await asyncio.Event().wait()
 
         with monkeypatch.context() as patch:
-            patch.setattr(TimeLookups, "answer", never)
+            patch.setattr(OffsetsByTime, "answer", never)
             ask = [client.ask(client.leader, by_time(TOPIC, 1_000), ListOffsetsResponse) for _ in range(200)]
             waiting = [asyncio.create_task(each) for each in ask]
             await asyncio.sleep(1)
@@ -120,11 +120,11 @@ def test_so_many_requests_with_look_ups_are_under_way_and_others_are_answered(mo
 
 def test_a_bug_in_a_look_up_is_told_to_its_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(client: ClusterClient) -> None:
-        async def broken(lookups: TimeLookups, body: ListOffsetsRequest) -> None:
+        async def broken(lookups: OffsetsByTime, body: ListOffsetsRequest) -> None:
             raise KeyError("x")
 
         with monkeypatch.context() as patch:
-            patch.setattr(TimeLookups, "answer", broken)
+            patch.setattr(OffsetsByTime, "answer", broken)
             answer = await (await client.connection(client.leader)).request(by_time(TOPIC, 1_000), 1_000)
             assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert client.cluster.brokers[client.leader].failed_reads() == ["LIST_OFFSETS"]
