@@ -219,6 +219,16 @@ def test_a_restarted_member_waits_while_a_whole_member_is_shutting_down() -> Non
     assert elected(state).leader is None
 
 
+@pytest.mark.parametrize(("directory", "leader"), [("d1", 1), ("blank", 3)])
+def test_an_unclean_election_prefers_a_restarted_member_unless_its_directory_is_another(
+    directory: str, leader: int
+) -> None:
+    """The whole member is shutting down, and so cannot lead."""
+    again = broker(1, incarnation="new", directory=directory)
+    state = cluster_state(again, 2, 3, now=leadership(None, 1, 2), shutting_down=(2,), unclean=True)
+    assert elected(state).leader == leader
+
+
 def test_of_restarted_members_with_equal_logs_the_first_in_the_assignment_is_the_isr() -> None:
     brokers = [broker(each, incarnation="new") for each in (1, 2, 3)]
     logs = {1: log(9), 2: log(9), 3: log(9)}

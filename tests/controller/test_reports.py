@@ -113,25 +113,28 @@ async def test_past_the_session_deadline_a_controller_shows_nothing_of_its_state
     assert never_active.service.ignored_nodes() == {}
 
 
+NAMES = [f"t{number}" for number in range(300)]
+
+
 @simulated
 async def test_a_request_beyond_the_limit_of_waiting_ones_is_refused_at_once(cluster: Cluster) -> None:
     """Without ZooKeeper no request ends, and administrators' programs repeat theirs."""
     await cluster.start(1)
     controller = await cluster.controller()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(active_controller, "EVENTS_MAX", 2)
+        patch.setattr(active_controller, "EVENTS_MAX", len(NAMES))
         cluster.world.zookeeper.cut("controller")
         waiting = [
-            asyncio.create_task(cluster.ask(controller, DeleteTopicsRequest(topic_names=[name]))) for name in ("a", "b")
+            asyncio.create_task(cluster.ask(controller, DeleteTopicsRequest(topic_names=[name]))) for name in NAMES
         ]
         await asyncio.sleep(0.1)
         for _ in range(3):
             refused = await cluster.ask(controller, DeleteTopicsRequest(topic_names=["c"]))
             assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
-            assert "2 requests wait for the controller already" in (refused.error_message or "")
+            assert "300 requests wait for the controller already" in (refused.error_message or "")
         assert not any(each.done() for each in waiting)
         cluster.world.zookeeper.heal("controller")
-        assert [(await each).error_code for each in waiting] == [ErrorCode.NONE] * 2
+        assert [(await each).error_code for each in waiting] == [ErrorCode.NONE] * len(NAMES)
         after = await cluster.ask(controller, DeleteTopicsRequest(topic_names=["c"]))
         assert after.error_code == ErrorCode.NONE, "requests that have ended, or were refused, count no more"
 

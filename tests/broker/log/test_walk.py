@@ -56,3 +56,20 @@ def test_a_scan_ends_at_the_damaged_batch_wherever_it_lies_in_what_is_read_at_on
             sound.append(position)
     assert raised.value.position == damaged * size
     assert sound == [number * size for number in range(damaged)]
+
+
+@pytest.mark.parametrize("large", [0, 2, 4])
+def test_a_scan_reads_a_batch_whole_that_is_larger_than_what_is_read_at_once(large: int) -> None:
+    """It would be taken for damaged, and cut with all behind it."""
+    sizes = [4_000 if number == large else 40 for number in range(5)]
+    batches = [make_batch(number, records=1, value=b"v" * size)[1] for number, size in enumerate(sizes)]
+    content = b"".join(batches)
+
+    def read_into(position: int, buffer: memoryview) -> int:
+        found = content[position : position + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
+
+    file = cast(Any, SimpleNamespace(read_into=read_into))
+    found = list(scan_batches(file, 0, len(content), chunk_bytes=500))
+    assert [header.base_offset for _, header in found] == [0, 1, 2, 3, 4]
