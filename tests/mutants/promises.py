@@ -123,6 +123,8 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            self._renamed.set_aside_stray(directory, topic_id, partition)\n",
                 "",
             ),
+            # else no replica leads, because each log has reached the first leader epoch already
+            Edit("broker.replication.replica", "or event.leader_epoch > latest:", "or True:"),
         ),
         schedule=Schedule("promises:topic_is_made_again"),
     ),
