@@ -8,16 +8,14 @@ import asyncio
 import random
 from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Set
 from functools import partial
 
 from minibroker.controller.active_controller import ActiveController
-from minibroker.controller.cluster_store import TopicExists
+from minibroker.controller.cluster_store import BROKER_SETTINGS_MAX, TopicExists
 from minibroker.controller.core.deletion import deletion_text, missing_brokers
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
 from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, exists_already, plan_topic
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerId
 from minibroker.protocol.wire.messages import (
     AlterableConfig,
     AlterConfigsResource,
@@ -173,32 +171,17 @@ class Administration:
     async def _alter(self, request: IncrementalAlterConfigsRequest) -> Response:
         """Queue each resource on its own, as topics that are created: an election does not wait for all of them."""
         results: list[AlterConfigsResult] = []
-        known_brokers: Set[BrokerId] = frozenset()
-
-        async def alter_one(resource: AlterConfigsResource) -> Response:
-            nonlocal known_brokers
-            known_brokers = known_brokers or self._known_brokers()  # in its turn: a new controller has read them then
-            return await self._alter_queued(resource, known_brokers, request.validate_only)
-
         for resource in request.resources:
             if self._active.is_over:
                 return Response(error_code=ErrorCode.NOT_CONTROLLER)
-            answer = await self._active.run_queued(partial(alter_one, resource))
+            answer = await self._active.run_queued(partial(self._alter_queued, resource, request.validate_only))
             if not isinstance(answer, IncrementalAlterConfigsResponse):
                 return answer
             results += answer.responses
         return IncrementalAlterConfigsResponse(responses=results)
 
-    def _known_brokers(self) -> Set[BrokerId]:
-        """Those that are registered or hold a replica. Settings of any others would stay in ZooKeeper for ever."""
-        state = self._active.state
-        holders = (replicas for topic in state.topics.values() for replicas in topic.assignment.values())
-        return frozenset(state.brokers).union(*holders)
-
-    async def _alter_queued(
-        self, resource: AlterConfigsResource, known_brokers: Set[BrokerId], validate_only: bool
-    ) -> Response:
-        accepted = await self._accepted(resource, known_brokers)
+    async def _alter_queued(self, resource: AlterConfigsResource, validate_only: bool) -> Response:
+        accepted = await self._accepted(resource)
         refusal = accepted if isinstance(accepted, TopicRefusal) else None
         if not isinstance(accepted, TopicRefusal) and not validate_only:
             await self._alter_one(resource, accepted)
@@ -210,9 +193,7 @@ class Administration:
         )
         return IncrementalAlterConfigsResponse(responses=[result])
 
-    async def _accepted(
-        self, resource: AlterConfigsResource, known_brokers: Set[BrokerId]
-    ) -> dict[str, str | None] | TopicRefusal:
+    async def _accepted(self, resource: AlterConfigsResource) -> dict[str, str | None] | TopicRefusal:
         """The changed settings as they are stored; None removes one."""
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
@@ -223,10 +204,9 @@ class Administration:
             if not (name.isascii() and name.isdigit() and len(name) <= 10):
                 return TopicRefusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
             path, accept_value = broker_config_path(int(name)), self._accept_broker_value
-            has_settings = (await self._active.store.read_config(path))[1] is not None
-            if int(name) not in known_brokers and not has_settings:
-                text = f"there is no broker {name}: it is not registered, holds no replica, and has no settings"
-                return TopicRefusal(ErrorCode.INVALID_REQUEST, text)
+            if int(name) not in self._active.state.brokers and not await self._active.store.may_configure(int(name)):
+                stored = f"settings of {BROKER_SETTINGS_MAX:,} brokers are stored, and no more are allowed"
+                return TopicRefusal(ErrorCode.INVALID_REQUEST, f"broker {name} is not registered, and {stored}")
         else:
             text = f"resource type {resource.resource_type}: settings belong to topics (2) and brokers (4)"
             return TopicRefusal(ErrorCode.INVALID_REQUEST, text)

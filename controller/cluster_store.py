@@ -43,6 +43,8 @@ PARTITIONS_PER_MULTI = 200
 """A state and its path are about 300 bytes; ZooKeeper refuses a multi above 1 MB, and a big one delays all others."""
 MULTIS_IN_FLIGHT_MAX = 8
 """As zookeeper.max.in.flight.requests in Kafka (10)."""
+BROKER_SETTINGS_MAX = 1_000
+"""Settings nodes of brokers with which others that are not registered get some. Nothing removes them."""
 
 
 class TopicExists(Exception):
@@ -250,6 +252,14 @@ class ClusterStore(ClusterReader):
                 await self.create_missing(path.rpartition("/")[0])
             except (BadVersion, NodeExists, WriteOutcomeUnknown):
                 continue
+
+    async def may_configure(self, broker_id: BrokerId) -> bool:
+        """Whether a broker that is not registered may get settings: it has some, or there is room."""
+        found = await self.patiently(lambda: self._coordination.exists(znodes.broker_config_path(broker_id)))
+        if found is not None:
+            return True
+        stat = await self.patiently(lambda: self._coordination.exists(znodes.BROKER_CONFIGS))
+        return stat is None or stat.num_children < BROKER_SETTINGS_MAX
 
     async def erase_topic(self, name: str) -> None:
         """Remove states, assignment and settings; the marker last, in one multi with the topic itself."""

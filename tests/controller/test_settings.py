@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
+from minibroker.controller import administration, cluster_store
 from minibroker.controller.administration import CONFIRM_SECONDS_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
@@ -103,20 +102,19 @@ async def test_settings_of_a_broker_are_written_to_its_own_node(cluster: Cluster
 
 
 @simulated
-async def test_only_a_broker_that_exists_gets_settings(cluster: Cluster) -> None:
-    """They would stay in ZooKeeper for ever, as many as any client likes. Kafka refuses them as well."""
-    await cluster.start(1, 2, 7)
+async def test_settings_of_brokers_that_are_not_there_are_limited(cluster: Cluster) -> None:
+    """They stay in ZooKeeper for ever, and any client may store them. A broker may get some before its first start."""
+    await cluster.start(1)
     controller = await cluster.controller()
-    await cluster.create(controller, "lines", [[1, 7]])
-    await cluster.brokers[7].unregister()
-    await asyncio.sleep(5)
-    await cluster.observer.create(znodes.broker_config_path(8), ConfigNode(config={}).encode(), make_parents=True)
-    change = setting("log.retention.ms", "5")
-    found = {name: await altered(cluster, controller, ResourceType.BROKER, name, change) for name in "2789"}
-    text = "there is no broker 9: it is not registered, holds no replica, and has no settings"
-    assert found.pop("9") == (ErrorCode.INVALID_REQUEST, text)
-    assert {code for code, _ in found.values()} == {ErrorCode.NONE}
-    assert sorted(await cluster.observer.get_children("/config/brokers")) == ["2", "7", "8"]
+    change, broker = setting("log.retention.ms", "5"), ResourceType.BROKER
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (administration, cluster_store):
+            patch.setattr(module, "BROKER_SETTINGS_MAX", 2)
+        found = [await altered(cluster, controller, broker, name, change) for name in ("7", "8", "9", "7", "1")]
+    text = "broker 9 is not registered, and settings of 2 brokers are stored, and no more are allowed"
+    assert found.pop(2) == (ErrorCode.INVALID_REQUEST, text)
+    assert [code for code, _ in found] == [ErrorCode.NONE] * 4
+    assert sorted(await cluster.observer.get_children("/config/brokers")) == ["1", "7", "8"]
 
 
 @simulated
@@ -132,6 +130,7 @@ async def test_invalid_settings_are_refused(cluster: Cluster) -> None:
     assert (await altered(cluster, controller, topic, "other"))[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for name in ("all", "", "-1", "1.5", "\u0661", "12345678901"):
         assert (await altered(cluster, controller, broker, name))[0] is ErrorCode.INVALID_REQUEST
+    assert (await altered(cluster, controller, broker, "1234567890"))[0] is ErrorCode.NONE
     assert (await altered(cluster, controller, 3, "x"))[0] is ErrorCode.INVALID_REQUEST
 
 
