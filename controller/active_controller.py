@@ -319,6 +319,8 @@ class ActiveController:
         return self._next_request_id, future
 
     async def _wait(self, request_id: int, future: asyncio.Future[Response], job: Job) -> Response:
+        if self.is_over:
+            return Response(error_code=ErrorCode.NOT_CONTROLLER)
         if len(self._waiting) >= EVENTS_MAX:
             text = f"{EVENTS_MAX} requests wait for the controller already"
             return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)

@@ -74,8 +74,6 @@ class Administration:
                 text = f"topic {requested.name} is named more than once"
                 results.append(_not_created(requested, TopicRefusal(ErrorCode.INVALID_REQUEST, text)))
                 continue
-            if self._active.is_over:
-                return Response(error_code=ErrorCode.NOT_CONTROLLER)
             answer = await self._active.run_queued(partial(self._create_one, requested, request.validate_only, planned))
             if not isinstance(answer, CreateTopicsResponse):
                 return answer
@@ -124,8 +122,6 @@ class Administration:
         """Queue each topic on its own, as those that are created: an election does not wait for all of them."""
         results: list[DeletableTopicResult] = []
         for name in dict.fromkeys(request.topic_names):
-            if self._active.is_over:
-                return Response(error_code=ErrorCode.NOT_CONTROLLER)
             answer = await self._active.run_queued(partial(self._delete_one, name))
             if not isinstance(answer, DeleteTopicsResponse):
                 return answer
@@ -172,8 +168,6 @@ class Administration:
         """Queue each resource on its own, as topics that are created: an election does not wait for all of them."""
         results: list[AlterConfigsResult] = []
         for resource in request.resources:
-            if self._active.is_over:
-                return Response(error_code=ErrorCode.NOT_CONTROLLER)
             answer = await self._active.run_queued(partial(self._alter_queued, resource, request.validate_only))
             if not isinstance(answer, IncrementalAlterConfigsResponse):
                 return answer

@@ -255,8 +255,7 @@ class ClusterStore(ClusterReader):
 
     async def may_configure(self, broker_id: BrokerId) -> bool:
         """Whether a broker that is not registered may get settings: it has some, or there is room."""
-        found = await self.patiently(lambda: self._coordination.exists(znodes.broker_config_path(broker_id)))
-        if found is not None:
+        if await self.exists(znodes.broker_config_path(broker_id)):
             return True
         stat = await self.patiently(lambda: self._coordination.exists(znodes.BROKER_CONFIGS))
         return stat is None or stat.num_children < BROKER_SETTINGS_MAX

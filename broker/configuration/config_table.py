@@ -19,12 +19,12 @@ NEVER = 2**63 - 1
 """The flush intervals' 'never': syncing is left to the operating system, and durability to the other replicas."""
 
 I32_MAX = 2**31 - 1
-INDEX_INTERVAL_BYTES_MAX = 1024 * 1024
-"""A read walks so far at most, and nothing else runs meanwhile: some tens of milliseconds for the smallest batches."""
 I64_MAX = 2**63 - 1
 DAY_MS = 86_400_000
 KIB = 1024
 MIB = 1024 * 1024
+INDEX_INTERVAL_BYTES_MAX = MIB
+"""A read walks so far at most, and nothing else runs meanwhile: some tens of milliseconds for the smallest batches."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ or the controller, and look-ups by time, run as tasks, a bounded number at a tim
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -116,7 +116,7 @@ class RequestHandlers:
         self._table: dict[int, Handle] = {
             ApiKey.PRODUCE: produce.handle,
             ApiKey.FETCH: manager.fetches.handle,
-            ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.LIST_OFFSETS: self._look_up_or(self._read(lambda r, body: answer_list_offsets(manager, body))),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._read(lambda r, body: answer_offset_for_leader_epoch(manager, body)),
             ApiKey.SASL_HANDSHAKE: self._read(authentication.handshake),
             ApiKey.SASL_AUTHENTICATE: authentication.authenticate,
@@ -216,16 +216,17 @@ class RequestHandlers:
         text = "this broker met a bug of its own: see its log"
         request.respond(m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text))
 
-    def _list_offsets(self, request: IncomingRequest, body: m.ListOffsetsRequest) -> None:
-        """A query. Only one without a look-up by time is answered in the call itself."""
-        if not asks_by_time(body):
-            self._read(lambda r, body: answer_list_offsets(self._manager, body))(request, body)
-            return
-        if len(self._lookups_tasks) >= LOOKUPS_TASKS_MAX:
-            message = f"{LOOKUPS_TASKS_MAX} requests with look-ups by time are under way; try again"
-            request.respond(m.Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message))
-            return
-        self._lookups_tasks.own(self._look_up(request, body), "look up by time")
+    def _look_up_or(self, answer_now: Handle) -> Handle:
+        """ListOffsets: only a request without a look-up by time is answered in the call itself."""
+
+        def handle(request: IncomingRequest, body: m.ListOffsetsRequest) -> None:
+            if asks_by_time(body):
+                what = "requests with look-ups by time"
+                self._own(request, self._lookups_tasks, LOOKUPS_TASKS_MAX, what, lambda: self._look_up(request, body))
+            else:
+                answer_now(request, body)
+
+        return handle
 
     async def _look_up(self, request: IncomingRequest, body: m.ListOffsetsRequest) -> None:
         try:
@@ -245,11 +246,22 @@ class RequestHandlers:
         """Answer the request in a task of its own."""
         is_brokers = request.connection.is_broker
         tasks = self._brokers_tasks if is_brokers else self._clients_tasks
-        if len(tasks) >= (BROKERS_TASKS_MAX if is_brokers else CLIENTS_TASKS_MAX):
-            message = f"{len(tasks)} administrative requests are under way; try again"
+        limit = BROKERS_TASKS_MAX if is_brokers else CLIENTS_TASKS_MAX
+        self._own(request, tasks, limit, "administrative requests", lambda: self._answer(request, answer()))
+
+    def _own(
+        self,
+        request: IncomingRequest,
+        tasks: OwnedTasks,
+        limit: int,
+        what: str,
+        work: Callable[[], Coroutine[None, None, None]],
+    ) -> None:
+        if len(tasks) >= limit:
+            message = f"{len(tasks)} {what} are under way; try again"
             request.respond(m.Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message))
             return
-        tasks.own(self._answer(request, answer()), ApiKey(request.api_key).name.lower())
+        tasks.own(work(), ApiKey(request.api_key).name.lower())
 
     async def _answer(self, request: IncomingRequest, answer: Awaitable[m.Response]) -> None:
         response = await answer

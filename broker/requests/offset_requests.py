@@ -75,8 +75,8 @@ with a retriable error."""
 
 
 def asks_by_time(body: ListOffsetsRequest) -> bool:
-    """Whether it takes a look-up by time, which may decode a whole batch: tens of milliseconds."""
-    return any(_is_by_time(asked) for topic in body.topics for asked in topic.partitions)
+    """Whether any of it is a look-up by time."""
+    return any(asked.is_by_time for topic in body.topics for asked in topic.partitions)
 
 
 def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -109,23 +109,16 @@ class OffsetsByTime:
         for topic in body.topics:
             answers = []
             for asked in topic.partitions:
-                if not _is_by_time(asked):
-                    manager.check_fence()
-                    answers.append(_answer(manager, body.replica_id, topic.name, asked, limit))
-                    continue
-                async with self._turn:
-                    await asyncio.sleep(0)
+                if asked.is_by_time:
+                    async with self._turn:
+                        await asyncio.sleep(0)
                     if asyncio.get_running_loop().time() > give_up_at:
                         answers.append(_too_late(asked))
-                    else:
-                        manager.check_fence()
-                        answers.append(_answer(manager, body.replica_id, topic.name, asked, limit))
+                        continue
+                manager.check_fence()
+                answers.append(_answer(manager, body.replica_id, topic.name, asked, limit))
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
-
-
-def _is_by_time(asked: ListOffsetsPartition) -> bool:
-    return asked.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
 
 
 def _too_late(asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:

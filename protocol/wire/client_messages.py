@@ -149,6 +149,11 @@ class ListOffsetsPartition(Message, frozen=True, kw_only=True):
     current_leader_epoch: I32 = -1
     timestamp: I64 = LATEST_TIMESTAMP  # about: -1 latest (the high watermark), -2 earliest, else first record not older
 
+    @property
+    def is_by_time(self) -> bool:
+        """Not an end of the log: the look-up may decode a whole batch, which takes tens of milliseconds."""
+        return self.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+
 
 class ListOffsetsTopic(Message, frozen=True, kw_only=True):
     name: Topic

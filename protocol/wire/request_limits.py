@@ -8,8 +8,6 @@ from typing import Any
 
 from minibroker.protocol.wire.message_types import PARTITIONS_MAX, Request
 from minibroker.protocol.wire.messages import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     DescribeConfigsRequest,
     DescribeReplicaStateRequest,
     FetchRequest,
@@ -42,10 +40,7 @@ def _repeated(names: list[Hashable]) -> str | None:
 def _repeated_times(request: ListOffsetsRequest) -> str | None:
     """Each lookup by time decodes a batch in the broker's only loop. A follower may ask for both ends of a log."""
     asked = [
-        (topic.name, each.partition_index)
-        for topic in request.topics
-        for each in topic.partitions
-        if each.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions if each.is_by_time
     ]
     return None if len(set(asked)) == len(asked) else "a partition is listed twice with a time"
 

@@ -22,6 +22,7 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tests.broker.loop_turns import turns_during
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 
@@ -58,19 +59,10 @@ def by_time(name: str, *timestamps: int) -> ListOffsetsRequest:
 
 async def test_others_run_before_each_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request may ask for ten thousand, and each may decode a whole batch: a broker was silent for a minute."""
-    lookups, turns = Lookups(monkeypatch), 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    running = asyncio.create_task(others())
-    answers = await lookups.answer("a", *[1_000] * 50)
-    running.cancel()
-    assert [each.offset for each in answers] == [7] * 50
-    assert turns >= 50
+    lookups = Lookups(monkeypatch)
+    answering = asyncio.ensure_future(lookups.answer("a", *[1_000] * 50))
+    assert await turns_during(answering) >= 50
+    assert [each.offset for each in answering.result()] == [7] * 50
     assert lookups.fence_checks == 50, "the broker may lose its leaderships meanwhile"
 
 

@@ -24,6 +24,7 @@ from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, n
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NodeExists, NoNode
 from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
+from tests.broker.loop_turns import turns_during
 from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
 
 SETTINGS = {"log.segment.bytes": "1024", "witness.interval.ms": "30000", "auto.leader.rebalance.enable": "false"}
@@ -205,18 +206,7 @@ async def test_a_walk_over_very_many_partitions_lets_others_run_now_and_then(
     partitions = {TopicPartition("t", number): idle for number in range(10 * PARTITIONS_AT_ONCE)}
     manager = SimpleNamespace(partitions=partitions, now_ms=lambda: 0)
     writer = WitnessWriter(cast(Any, manager), cast(Any, None), cast(Any, SimpleNamespace(now_ms=lambda: 0)))
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    running = asyncio.create_task(others())
-    await walk(writer)
-    running.cancel()
-    assert turns == 10
+    assert await turns_during(walk(writer)) == 10
 
 
 class LosesOneWrite:

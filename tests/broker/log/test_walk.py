@@ -12,6 +12,17 @@ from tests.broker.log.machine import make_batch
 BATCHES = 100
 
 
+def file_of(content: bytes) -> Any:
+    """A segment file, as a scan reads it."""
+
+    def read_into(position: int, buffer: memoryview) -> int:
+        found = content[position : position + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
+
+    return SimpleNamespace(read_into=read_into)
+
+
 @pytest.mark.parametrize(
     ("value_bytes", "reads_max", "bytes_read_max"),
     [
@@ -45,12 +56,7 @@ def test_a_scan_ends_at_the_damaged_batch_wherever_it_lies_in_what_is_read_at_on
     batches[damaged][-1] ^= 1
     content = b"".join(batches)
 
-    def read_into(position: int, buffer: memoryview) -> int:
-        found = content[position : position + len(buffer)]
-        buffer[: len(found)] = found
-        return len(found)
-
-    file, sound = cast(Any, SimpleNamespace(read_into=read_into)), list[int]()
+    file, sound = file_of(content), list[int]()
     with pytest.raises(CorruptBatch) as raised:
         for position, _ in scan_batches(file, 0, len(content), chunk_bytes=3 * size + 10):
             sound.append(position)
@@ -65,11 +71,5 @@ def test_a_scan_reads_a_batch_whole_that_is_larger_than_what_is_read_at_once(lar
     batches = [make_batch(number, records=1, value=b"v" * size)[1] for number, size in enumerate(sizes)]
     content = b"".join(batches)
 
-    def read_into(position: int, buffer: memoryview) -> int:
-        found = content[position : position + len(buffer)]
-        buffer[: len(found)] = found
-        return len(found)
-
-    file = cast(Any, SimpleNamespace(read_into=read_into))
-    found = list(scan_batches(file, 0, len(content), chunk_bytes=500))
+    found = list(scan_batches(file_of(content), 0, len(content), chunk_bytes=500))
     assert [header.base_offset for _, header in found] == [0, 1, 2, 3, 4]
