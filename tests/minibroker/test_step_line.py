@@ -22,7 +22,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_present_step_is_shown_with_seconds_that_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line stood still for as long as a step took, a quarter of a minute for `starting Spark`."""
-    now, shown, seen = [100.0], list[str](), threading.Event()
+    now, shown, seen, before = [100.0], list[str](), threading.Event(), set(threading.enumerate())
     monkeypatch.setattr("time.monotonic", lambda: now[0])
 
     def show(text: str) -> None:
@@ -36,14 +36,15 @@ def test_the_present_step_is_shown_with_seconds_that_go_on(monkeypatch: pytest.M
         assert seen.wait(10)
     assert shown[:3] == ["starting Spark, 0 s", "starting Spark, 1 s", "starting Spark, 2 s"]
     count = len(shown)
-    assert threading.active_count() == 1
+    assert set(threading.enumerate()) <= before  # other tests' threads may end meanwhile
     assert len(shown) == count
 
 
 def test_without_a_terminal_there_is_no_thread() -> None:
+    before = set(threading.enumerate())
     with StepLine() as steps:
         steps.tell("starting Spark")
-        assert threading.active_count() == 1
+        assert set(threading.enumerate()) <= before
 
 
 def _interrupted_audit(*_: object, **__: object) -> None:
