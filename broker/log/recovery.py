@@ -155,7 +155,11 @@ class _Loader:
             self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
         elif tail.end_offset < self.synced_end:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
-        self._check_last_epoch(tail)
+        if tail.last_epoch is None and len(self.segments) > 1:  # it was begun, and nothing written to it
+            segment = self.segments[-2]
+            self._check_last_epoch(segment, self._read_tail(segment))
+        else:
+            self._check_last_epoch(segment, tail)
         return tail.end_offset
 
     def _fill_recorded_digests(self, end: int) -> None:
@@ -254,7 +258,7 @@ class _Loader:
         self._distrust_epochs_of_another_log(self.segments[first])
         if first > 0:
             tail = self._read_tail(self.segments[first - 1])
-            self._check_last_epoch(tail)
+            self._check_last_epoch(self.segments[first - 1], tail)
             self.last_epoch = NO_EPOCH if tail.last_epoch is None else tail.last_epoch
         self._replay_up_to(base)
         end = base
@@ -271,7 +275,7 @@ class _Loader:
             number += 1
             if not sound:
                 self._drop_from(number)
-        self._check_epochs(self.epochs.entries, base, end)
+        self._check_epochs(self.segments[-1], self.epochs.entries, base, end)
         return end
 
     def _drop_from(self, number: int) -> None:
@@ -316,22 +320,22 @@ class _Loader:
         finally:
             file.close()
 
-    def _check_epochs(self, found: list[EpochEntry], start: int, end: int) -> None:
+    def _check_epochs(self, segment: SegmentFile, found: list[EpochEntry], start: int, end: int) -> None:
         """An epoch is written before its first batch, so unless a power cut may have taken what was written last, the
         file names the epoch of each batch, and rot of either is damage. Without a file, or with the digest of a clean
         stop, the batches decide."""
         if not (self.clean or self.was_only_killed):
             return
         offset = contradicted_at(self.stored_epochs, found, start, end)
-        if offset is not None and not (self.clean and self._has_recorded_digest(self.segments[-1], end)):
+        if offset is not None and not (self.clean and self._has_recorded_digest(segment, end)):
             self._damaged(f"its epoch file and its batches name different leader epochs at offset {offset}")
 
-    def _check_last_epoch(self, tail: SegmentTail) -> None:
+    def _check_last_epoch(self, segment: SegmentFile, tail: SegmentTail) -> None:
         """An older copy of the file, or an empty one, lacks the epoch of the last batch."""
         if tail.last_epoch is None:
             return
         last = tail.end_offset - 1
-        self._check_epochs([(tail.last_epoch, last)], last, tail.end_offset)
+        self._check_epochs(segment, [(tail.last_epoch, last)], last, tail.end_offset)
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
         if not there or there[-1] != tail.last_epoch:
             reason = f"it lacks epoch {tail.last_epoch}" if there else "it is missing or empty"

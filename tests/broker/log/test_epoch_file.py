@@ -109,6 +109,33 @@ def test_a_file_that_lacks_the_epoch_in_front_of_the_scanned_segment_is_rebuilt(
     assert reason in [each.reason for each in log.report.files_not_used]
 
 
+@pytest.mark.invariant("I13")
+@pytest.mark.parametrize("has_digests", [True, False])
+@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize("stored", [[], [(0, 0)], [(0, 0), (1, 16)]])
+def test_a_file_that_lacks_the_last_epoch_after_a_clean_stop_is_rebuilt(
+    machine: Machine, stored: list[EpochEntry], is_begun: bool, has_digests: bool
+) -> None:
+    """An older copy. It was believed if the last segment had been begun and was still empty (seed 17403504). Without a
+    digest of the batches nothing tells which of the two is wrong."""
+    base = scanned_segment_of(machine, epoch=2)
+    machine.kill()
+    directory, log = machine.open_log(SMALL)
+    if is_begun:
+        drive(log.flush())
+        drive(directory.checkpoint_recovery_points())
+        log.roll_if_aged(1 << 60)
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint(stored, OWNER))
+    if not has_digests:
+        machine.disk().remove(f"{PATH}/{PARTITION}/digests")
+    machine.kill()
+    _, log = machine.open_log(SMALL)
+    assert log.segments[-1].size == 0 if is_begun else log.segments[-1].size > 0
+    assert log.epoch_entries() == [(0, 0), (1, 16), (2, base)]
+    assert (log.damage is None) is (has_digests or not stored)
+
+
 def test_an_epoch_file_that_is_written_is_not_written_again(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 2, epoch=1)
