@@ -21,6 +21,7 @@ from minibroker.broker.log.side_files.damage_note import write_damage_note
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, EpochRebuild
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.files.checkpoints import (
+    LogStart,
     LogStartReason,
 )
 from minibroker.protocol.record_batch import BatchHeader
@@ -228,13 +229,18 @@ class PartitionLog(OpenLog):
             self.start_reason = LogStartReason.CREATED
 
     async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:
-        """Make the log's start durable, or the given one, before any other replica learns it."""
-        start = self.start_to_record() if offset is None else self._start_at(offset, reason)
-        if start is None or self.deleted:
+        """Make the log's start durable, or the given higher one, before any other replica learns it."""
+        if self.topic_id is None or self.deleted:
             return
         self.health.require_online()
+
+        def wanted() -> LogStart | None:
+            if offset is None or offset <= self.log_start_offset:
+                return self.start_to_record()
+            return self._start_at(offset, reason)
+
         try:
-            await self.start_record.write(start)
+            await self.start_record.write(wanted)
         except DiskError as error:
             raise self.recorded(error) from None
 

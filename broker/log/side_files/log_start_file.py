@@ -8,6 +8,7 @@ earlier start is appended. So a log that begins above its recorded start has los
 """
 
 import asyncio
+from collections.abc import Callable
 
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.protocol.events.broker_events import FileNotUsed
@@ -84,11 +85,14 @@ class StartRecord:
         self._write(start, self._change)
         self.known, self.is_certain, self._wanted = start, True, None
 
-    async def write(self, start: LogStart) -> None:
-        """Write and sync off the event loop; a start written meanwhile by `write_at_once` stays."""
+    async def write(self, wanted: Callable[[], LogStart | None]) -> None:
+        """Write and sync off the event loop, if it differs, what `wanted` says once earlier writes are over: what was
+        right before may be a start below which files are gone now. One written meanwhile by `write_at_once` stays."""
         written_at_once = self._written_at_once
         async with self._writing:
-            if written_at_once != self._written_at_once:
+            start = wanted()
+            is_there = self.is_certain and start == self.known
+            if start is None or is_there or written_at_once != self._written_at_once:
                 return
             self._change += 1
             change = self._change

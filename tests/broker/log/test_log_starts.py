@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -289,8 +290,11 @@ def test_a_start_that_waits_for_another_one_does_not_replace_a_later_one_written
     reason = LogStartReason.RETENTION
     first, second, falls = (LogStart(topic_id=TOPIC_ID, partition=0, offset=at, reason=reason) for at in (8, 16, 4))
 
+    def wanted(start: LogStart) -> Callable[[], LogStart]:
+        return lambda: start
+
     async def fall_meanwhile() -> None:
-        writes = [asyncio.ensure_future(record.write(each)) for each in (first, second)]
+        writes = [asyncio.ensure_future(record.write(wanted(each))) for each in (first, second)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         record.write_at_once(falls)
@@ -299,6 +303,30 @@ def test_a_start_that_waits_for_another_one_does_not_replace_a_later_one_written
     machine.loop.run_until_complete(fall_meanwhile())
     assert record.known == falls
     assert parse_log_start(machine.content(LOG_START))[0] == falls
+
+
+async def raise_start(log: PartitionLog, start: int) -> None:
+    await log.record_start(start, LogStartReason.RETENTION)
+    log.trim_before(start, LogStartReason.RETENTION)
+    delete_head(log, start)
+
+
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize("waiting", ["correction", "lower start"])
+def test_a_start_that_waits_for_a_higher_one_does_not_replace_it(machine: Machine, waiting: str) -> None:
+    """Files in front of the higher one are gone by then, so the next start would find damage (seed 17403586). The
+    correction is due because an earlier start was recorded and not applied."""
+    directory, log = synced(machine)
+    drive(log.record_start(20, LogStartReason.RETENTION))
+    waits = directory.record_log_starts() if waiting == "correction" else raise_start(log, 24)
+
+    async def raise_meanwhile() -> None:
+        await asyncio.gather(raise_start(log, 40), waits)
+
+    machine.loop.run_until_complete(raise_meanwhile())
+    assert log.segments[0].base_offset > 24
+    log = restart(machine)
+    assert (log.damage, log.log_start_offset) == (None, 40)
 
 
 @pytest.mark.invariant("I21")
