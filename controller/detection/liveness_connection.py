@@ -1,4 +1,4 @@
-"""One idle connection to one registration of a broker, held only to notice at once when its process dies.
+"""One connection to one registration of a broker, held only to notice at once when its process dies.
 
 Owns: that connection, and the distinction between a dead process and anything else. Leaves to others: the conclusions
 (`failure_detection`, `succession`).
@@ -13,16 +13,22 @@ A container's address goes away with its process: it refuses for some millisecon
 is unknown. So the IP address of the lost connection is dialled first, at once, and for a moment the refusal is repeated
 although nothing answers any more. A dial while the listening socket is being closed ends in a reset, which is no
 refusal; the same IP address is then dialled once more.
+
+The end of a process is not noticed on a connection that its kernel has forgotten, as happens when a firewall drops one
+that seemed idle. So each connection asks for the API versions now and then. The answer is not waited for: it
+proves nothing, but a kernel that knows no such connection resets it, and the next one is held.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 
 import msgspec
 
+from minibroker.protocol.wire.messages import ApiVersionsRequest
 from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
-from minibroker.runtime.rpc import connect
+from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, connect
 
 CONNECT_TIMEOUT_MS = 3_000
 """A host that does not answer must not delay the next attempt long after it is back."""
@@ -37,6 +43,9 @@ REDIAL_SECONDS_MAX = 1.0
 """Pause between two attempts in the long run; it doubles from the minimum."""
 STEADY_SECONDS = 1.0
 """A connection that was held for this long is dialled again without a pause."""
+ASK_SECONDS = 2.0
+"""Between two questions, which keep a connection known on the way and find out that it is not. Firewalls forget an idle
+one after minutes; the sooner a forgotten one is noticed, the smaller the chance that the broker dies before."""
 
 
 class LivenessEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +91,7 @@ async def hold_liveness_connection(
             try:
                 if not connection.closed:
                     events.on_held()
-                    await lost.wait()
+                    await _ask_until_lost(connection, lost)
             finally:
                 connection.abort()
             lost_at, lost_address = loop.time(), connection.remote_address
@@ -92,3 +101,15 @@ async def hold_liveness_connection(
                 continue
         await asyncio.sleep(pause)
         pause = min(2 * pause, REDIAL_SECONDS_MAX)
+
+
+async def _ask_until_lost(connection: RpcConnection, lost: asyncio.Event) -> None:
+    """One question at a time: a broker that hangs shall not find many of them."""
+    while not lost.is_set():
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                await lost.wait()
+        except TimeoutError:
+            if not connection.is_waited_on:
+                with contextlib.suppress(ConnectionClosed):  # it is about to be told
+                    connection.send(ApiVersionsRequest(), lambda reply: None)

@@ -12,6 +12,8 @@ from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     ConfirmFailureRequest,
     ConfirmFailureResponse,
     CreatableAssignment,
@@ -90,6 +92,10 @@ class FakeBroker:
         if isinstance(body, ConfirmFailureRequest):
             self.inquiries.append(body)
             incoming.respond(ConfirmFailureResponse(refused=self.is_refused))
+            return
+        if isinstance(body, ApiVersionsRequest):  # of a liveness connection
+            if not self.is_mute:
+                incoming.respond(ApiVersionsResponse())
             return
         self.requests.append(body)
         if self.is_mute:

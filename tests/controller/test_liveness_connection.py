@@ -8,8 +8,9 @@ import pytest
 
 from minibroker.controller.detection import liveness_connection
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
+from minibroker.protocol.wire.messages import ApiVersionsResponse
 from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
-from minibroker.runtime.rpc import RpcConnection, connect
+from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, connect
 from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerLimits
 from minibroker.simulation.world.world import SimulatedWorld
 
@@ -24,6 +25,8 @@ class Scene:
         self.events: list[str] = []
         self.at_ms: list[float] = []
         self._reset_at = 0.0
+        self.questions = 0
+        self.answers = True
 
     def play(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
@@ -43,8 +46,13 @@ class Scene:
         self.world.run(main(), seconds_max=100)
 
     async def serve(self, limits: ServerLimits | None = None) -> None:
-        server = RpcServer(self.world.runtime("broker").network, _ignore, limits)
+        server = RpcServer(self.world.runtime("broker").network, self._answer, limits)
         await self.world.spawn("broker", server.start("broker", PORT))
+
+    def _answer(self, request: IncomingRequest) -> None:
+        self.questions += 1
+        if self.answers:
+            request.respond(ApiVersionsResponse())
 
     def reset(self) -> None:
         self.events.clear()
@@ -57,7 +65,7 @@ class Scene:
 
 
 def _ignore(request: IncomingRequest) -> None:
-    raise AssertionError("a liveness connection sends no request")
+    raise AssertionError("a liveness connection sends no request at once")
 
 
 def test_failure_is_noticed_at_once_on_an_idle_connection() -> None:
@@ -72,6 +80,58 @@ def test_failure_is_noticed_at_once_on_an_idle_connection() -> None:
         await asyncio.sleep(0.02)
         assert scene.events[:2] == ["lost", "refused 1"]
         assert scene.at_ms[1] < 20
+
+    scene.play(story)
+
+
+def test_a_connection_that_the_brokers_kernel_has_forgotten_is_replaced_before_the_broker_dies() -> None:
+    """The end of the process was noticed by its session alone (seed 17403436)."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.serve()
+        await asyncio.sleep(30)
+        scene.reset()
+        scene.world.network.half_open("broker", "controller")
+        await asyncio.sleep(liveness_connection.ASK_SECONDS + 0.1)
+        assert scene.events == ["lost", "held"]
+        scene.reset()
+        scene.world.kill("broker")
+        await asyncio.sleep(0.02)
+        assert scene.events[:2] == ["lost", "refused 1"]
+
+    scene.play(story)
+
+
+@pytest.mark.parametrize(("answers", "questions"), [(True, 14), (False, 1)])
+def test_a_broker_is_asked_every_two_seconds_once_it_has_answered(answers: bool, questions: int) -> None:
+    """A process that stands still for a night must not find thousands of questions."""
+    scene = Scene()
+    scene.answers = answers
+
+    async def story() -> None:
+        await scene.serve()
+        await asyncio.sleep(29.5)
+        assert scene.events == ["held"]
+        assert scene.questions == questions
+
+    scene.play(story)
+
+
+def test_a_question_on_a_connection_that_is_just_lost_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+
+    def send(*_: object) -> int:
+        raise ConnectionClosed("it is being closed")
+
+    async def story() -> None:
+        await scene.serve()
+        monkeypatch.setattr(RpcConnection, "send", send)
+        await asyncio.sleep(5)
+        assert scene.events == ["held"]
+        scene.world.network.reset_connections("controller", "broker")
+        await asyncio.sleep(1)
+        assert scene.events == ["held", "lost", "held"]
 
     scene.play(story)
 
