@@ -56,6 +56,8 @@ class ReferenceState:
         """Called at each sample."""
         self.allows_unclean_election = False
         """Set it if the run's settings allow it."""
+        self.uncleanly_led: set[TopicPartition] = set()
+        """Partitions that ever had a leader from outside their ISR."""
         self.faulty: set[int] = set()
         """Brokers with a disk that lied, rots or was replaced, until they are whole again: what such a disk holds at a
         start is not its broker's fault. What the broker then does is checked as always."""
@@ -203,7 +205,8 @@ class ReferenceState:
         if state.leader != before.leader and state.leader not in (-1, *before.members):
             if not self.allows_unclean_election:
                 self.find("I28", "the new leader was not in sync", partition, *facts)
-            elif state.isr != [state.leader]:
+            self.uncleanly_led.add(partition)
+            if self.allows_unclean_election and state.isr != [state.leader]:
                 self.find("I28", "other replicas stay in sync with an uncleanly elected leader", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
         self.isr_changes += set(before.members) != set(state.isr)

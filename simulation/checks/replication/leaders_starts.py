@@ -73,9 +73,11 @@ class LeaderStartChecker(Checker):
         if leader is None or first <= leader.state.log_start_offset:
             return
         is_disk_faulty = not self._reference.faulty.isdisjoint((broker_id, replica.state.leader_id))
-        if (is_disk_faulty or replica in self._headless) and self._answered.get(replica) != replica.state.leader_epoch:
+        is_explained = is_disk_faulty or replica in self._headless or partition in self._reference.uncleanly_led
+        if is_explained and self._answered.get(replica) != replica.state.leader_epoch:
             # its own start, which this leader never heard of, explains what the disk lost (seed 17351561); or the
-            # leader's disk has an older start than the one that was recorded there (seed 17362972)
+            # leader's disk has an older start than the one that was recorded there (seed 17362972); or the leader was
+            # not in sync when the follower deleted, and was elected uncleanly (seed 17250724)
             return
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
         self._reference.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)

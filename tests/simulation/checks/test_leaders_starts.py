@@ -10,6 +10,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import PartitionState
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.cluster import SimulatedCluster
@@ -19,6 +20,7 @@ EPOCH = 3
 LEADERS_START = 48
 NOTHING, POWER_LOSS, FAULTY = "nothing", "power loss", "faulty disk"
 LEADER_FAULTY = "faulty disk of the leader"
+UNCLEAN = "unclean election"
 
 
 class Replica:
@@ -68,6 +70,8 @@ def answer(leader_epoch: int, start: int | None, *, diverging: bool = False) -> 
         (FAULTY, answer(EPOCH, LEADERS_START, diverging=True), 56, False),
         (LEADER_FAULTY, None, 56, False),
         (LEADER_FAULTY, answer(EPOCH, LEADERS_START), 56, True),
+        (UNCLEAN, None, 56, False),
+        (UNCLEAN, answer(EPOCH, LEADERS_START), 56, True),
     ],
 )
 def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
@@ -79,7 +83,8 @@ def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
 ) -> None:
     """A follower that led before has a start of its own which no other replica heard of; a segment that its disk lost
     below that start looks deleted until the new leader answers (seed 17351561). A power loss may leave such a hole. And
-    a leader's disk may hold an older start than the one that was recorded there (seed 17362972)."""
+    a leader's disk may hold an older start than the one that was recorded there (seed 17362972), and a leader that was
+    elected uncleanly may start below what the last members of the ISR deleted (seed 17250724)."""
     cluster = SimulatedCluster(0, brokers=2)
     reference = ReferenceState(cluster, {"a": (1, 2, 1)})
     replicas = {1: replica(Role.LEADER, LEADERS_START, 40), 2: replica(Role.FOLLOWER, 64, first_offset)}
@@ -89,6 +94,8 @@ def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
         reference.faulty.add(2)
     if happened == LEADER_FAULTY:
         reference.faulty.add(1)
+    if happened == UNCLEAN:
+        reference.uncleanly_led.add(A)
     checker = LeaderStartChecker(cluster, reference)
     inside = cluster.world.process("broker-2").context.run
     inside(checker.replica_loaded, replica(Role.FOLLOWER, 64, 40))
@@ -98,3 +105,13 @@ def test_a_disk_may_lack_records_until_its_leader_says_where_its_log_starts(
         inside(checker.stepped, replicas[2], answered, (), False)
     checker.sample()
     assert [finding.invariant for finding in reference.findings] == (["I39"] if found else [])
+
+
+@pytest.mark.parametrize(("leader", "found"), [(2, False), (3, True), (-1, False)])
+def test_a_leader_from_outside_the_isr_is_remembered(leader: int, found: bool) -> None:
+    reference = ReferenceState(SimulatedCluster(0, brokers=3), {"a": (1, 3, 1)})
+    reference.allows_unclean_election = True
+    before = SimpleNamespace(leader=1, leader_epoch=4, controller_epoch=1, members=(1, 2))
+    after = SimpleNamespace(leader=leader, leader_epoch=5, controller_epoch=1, isr=[leader])
+    reference._check_transition(cast(ReferencePartition, before), cast(PartitionState, after), A, ())
+    assert (A in reference.uncleanly_led, reference.findings) == (found, [])
