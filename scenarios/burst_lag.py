@@ -54,7 +54,7 @@ async def _burst(stage: SimulatedStage, size: int, first: int = 1) -> int:
 
 async def _goes_wrong(stage: SimulatedStage, changes: int, last: int) -> None:
     stage.check("the ISR flapped", changes >= 4)
-    await stage.until(A=Expected(hw=last, isr="ABC"))
+    await stage.until(A=Expected(hw=last, isr="ABC"), B=Expected(hw=last), C=Expected(hw=last))
     await stage.step(
         f"Whenever the check came during a burst, B and C were more than {patches.LAG_MESSAGES} messages behind and"
         f" left the ISR; a moment later they were back: {changes} changes of the ISR for {BURSTS} bursts.",
@@ -71,7 +71,7 @@ async def _goes_wrong(stage: SimulatedStage, changes: int, last: int) -> None:
     changes = await _burst(stage, LARGE_BURST, last)
     stage.check("the ISR flapped again", changes >= 4)
     last += BURSTS * LARGE_BURST
-    await stage.until(A=Expected(hw=last, isr="ABC"))
+    await stage.until(A=Expected(hw=last, isr="ABC"), B=Expected(hw=last), C=Expected(hw=last))
     await stage.step(
         f"Then the producers make larger batches: {LARGE_BURST} records at once. Every batch is above the limit as soon"
         f" as A has appended it: {changes} changes of the ISR for {BURSTS} bursts. B and C are as healthy as before.",
