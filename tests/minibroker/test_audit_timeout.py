@@ -34,6 +34,7 @@ def test_an_audit_that_hangs_in_code_that_catches_errors_still_ends(
 def test_sigterm_ends_it_as_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It left a JVM that was starting, and its directory, for ever."""
     is_cleaned = []
+    before = signal.getsignal(signal.SIGTERM)
 
     def end(*_: object, **__: object) -> AuditReport:
         try:
@@ -46,4 +47,4 @@ def test_sigterm_ends_it_as_an_interrupt(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(click.Abort):
         audit.main([str(tmp_path), "--engine", "local"], standalone_mode=False)
     assert is_cleaned
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is before

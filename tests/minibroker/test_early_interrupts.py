@@ -71,5 +71,5 @@ def test_an_interrupt_before_the_work_begins_warns_of_nothing(
             run_on_cluster(asyncio.sleep(0), tmp_path, 1, "sleep")
         else:
             run_async(asyncio.sleep(0), 1)
-    gc.collect()
-    assert [str(warning.message) for warning in recwarn] == []
+    gc.collect()  # also of what earlier tests left, which may warn of other things
+    assert [str(each.message) for each in recwarn if "never awaited" in str(each.message)] == []
