@@ -123,7 +123,7 @@ class FullDisk:
 
     def _request(self, partitions: list[Partition]) -> ListOffsetsRequest:
         """With the leader epoch that the controller sent: a deposed leader does not answer it."""
-        topics: dict[str, list[ListOffsetsPartition]] = {}
+        topics: dict[tuple[str, str], list[ListOffsetsPartition]] = {}
         for partition in partitions:
             topic, number = partition.topic_partition
             info = self._image.partition(partition.topic_partition)
@@ -131,10 +131,13 @@ class FullDisk:
                 question = ListOffsetsPartition(
                     partition_index=number, current_leader_epoch=info.leader_epoch, timestamp=EARLIEST_TIMESTAMP
                 )
-                topics.setdefault(topic, []).append(question)
+                topics.setdefault((topic, partition.log.topic_id or ""), []).append(question)
         return ListOffsetsRequest(
             replica_id=self._broker_id,
-            topics=[ListOffsetsTopic(name=name, partitions=found) for name, found in topics.items()],
+            topics=[
+                ListOffsetsTopic(name=name, topic_id=topic_id, partitions=found)
+                for (name, topic_id), found in topics.items()
+            ],
         )
 
     async def _apply_retention(self, partition: Partition, now_ms: int) -> None:

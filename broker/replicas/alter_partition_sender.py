@@ -194,7 +194,7 @@ class AlterPartitionSender:
 
 
 def _request(broker_id: int, broker_epoch: int, proposals: list[tuple[Partition, ProposeIsr]]) -> AlterPartitionRequest:
-    topics: dict[str, list[AlterPartitionData]] = {}
+    topics: dict[tuple[str, str], list[AlterPartitionData]] = {}
     for partition, proposal in proposals:
         members = [
             BrokerState(broker_id=b, broker_epoch=broker_epoch if b == broker_id else to_wire(epoch))
@@ -206,9 +206,12 @@ def _request(broker_id: int, broker_epoch: int, proposals: list[tuple[Partition,
             new_isr_with_epochs=members,
             partition_epoch=proposal.partition_epoch,
         )
-        topics.setdefault(partition.topic_partition.topic, []).append(data)
+        topics.setdefault((partition.topic_partition.topic, partition.log.topic_id or ""), []).append(data)
     return AlterPartitionRequest(
         broker_id=broker_id,
         broker_epoch=broker_epoch,
-        topics=[AlterPartitionTopic(topic_name=name, partitions=data) for name, data in topics.items()],
+        topics=[
+            AlterPartitionTopic(topic_name=name, topic_id=topic_id, partitions=data)
+            for (name, topic_id), data in topics.items()
+        ],
     )

@@ -26,15 +26,22 @@ PARTITIONS_PER_QUESTION_MAX = 8
 """The answer also lists the producers of each partition, and has room for some thousands of them in total."""
 
 
-def ends_question(broker_id: int, asked: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
-    """`asked`: partitions with the expected leader epoch."""
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for (topic, index), leader_epoch in asked.items():
+def ends_question(
+    broker_id: int, asked: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str]
+) -> ListOffsetsRequest:
+    """`asked`: partitions with the expected leader epoch. `topic_ids`: of their topics; "" if it is not known."""
+    topics: dict[tuple[str, str], list[ListOffsetsPartition]] = {}
+    for topic_partition, leader_epoch in asked.items():
+        topic, index = topic_partition
         for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
             item = ListOffsetsPartition(partition_index=index, current_leader_epoch=leader_epoch, timestamp=timestamp)
-            topics.setdefault(topic, []).append(item)
+            topics.setdefault((topic, topic_ids[topic_partition]), []).append(item)
     return ListOffsetsRequest(
-        replica_id=broker_id, topics=[ListOffsetsTopic(name=name, partitions=items) for name, items in topics.items()]
+        replica_id=broker_id,
+        topics=[
+            ListOffsetsTopic(name=name, topic_id=topic_id, partitions=items)
+            for (name, topic_id), items in topics.items()
+        ],
     )
 
 

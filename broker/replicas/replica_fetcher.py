@@ -292,19 +292,27 @@ class ReplicaFetcher:
 
     def _send_questions(self, connection: RpcConnection) -> None:
         asked, self._questions = self._questions, {}
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        topics: dict[tuple[str, str], list[OffsetForLeaderPartition]] = {}
         for topic_partition, question in asked.items():
             item = OffsetForLeaderPartition(
                 partition=topic_partition.partition,
                 current_leader_epoch=question.leader_epoch,
                 leader_epoch=question.epoch,
             )
-            topics.setdefault(topic_partition.topic, []).append(item)
+            topics.setdefault(self._topic_of(topic_partition), []).append(item)
         body = OffsetForLeaderEpochRequest(
             replica_id=self._config.broker_id,
-            topics=[OffsetForLeaderTopic(topic=name, partitions=items) for name, items in topics.items()],
+            topics=[
+                OffsetForLeaderTopic(topic=name, topic_id=topic_id, partitions=items)
+                for (name, topic_id), items in topics.items()
+            ],
         )
         connection.send(body, lambda reply: self._on_epoch_ends(asked, reply))
+
+    def _topic_of(self, topic_partition: TopicPartition) -> tuple[str, str]:
+        """Name and id of its topic. A request that arrives late must not be taken for one about a later topic of that
+        name, whose leader epochs begin anew."""
+        return topic_partition.topic, self.partitions[topic_partition].log.topic_id or ""
 
     def _on_epoch_ends(self, asked: dict[TopicPartition, AskEpochEnd], reply: Response | RpcError) -> None:
         self._waits_since = self._loop.time()
@@ -332,7 +340,8 @@ class ReplicaFetcher:
         wanted, self._ends_wanted = list(self._ends_wanted.items()), {}
         for first in range(0, len(wanted), PARTITIONS_PER_QUESTION_MAX):
             asked = dict(wanted[first : first + PARTITIONS_PER_QUESTION_MAX])
-            question = ends_question(self._config.broker_id, asked)
+            topic_ids = {topic_partition: self._topic_of(topic_partition)[1] for topic_partition in asked}
+            question = ends_question(self._config.broker_id, asked, topic_ids)
             connection.send(question, partial(self._on_leader_ends, asked))
 
     def _on_leader_ends(self, asked: dict[TopicPartition, int], reply: Response | RpcError) -> None:
@@ -352,12 +361,12 @@ class ReplicaFetcher:
             return
         if not self._positions and not changed:
             return
-        listed: dict[str, list[FetchPartition]] = {}
+        listed: dict[tuple[str, str], list[FetchPartition]] = {}
         self._requests += 1
         number = self._requests
         for topic_partition, item in changed.items():
             self._positions[topic_partition] = (item.current_leader_epoch, item.fetch_offset, number)
-            listed.setdefault(topic_partition.topic, []).append(item)
+            listed.setdefault(self._topic_of(topic_partition), []).append(item)
         body = FetchRequest(
             replica_id=self._config.broker_id,
             replica_epoch=to_wire(self._broker_epoch()),
@@ -367,7 +376,10 @@ class ReplicaFetcher:
             session_id=self._session_id,
             session_epoch=self._session_epoch,
             forgotten_topics_data=self._take_forgotten(changed) if self._forgotten else [],
-            topics=[FetchTopic(topic=name, partitions=items) for name, items in listed.items()],
+            topics=[
+                FetchTopic(topic=name, topic_id=topic_id, partitions=items)
+                for (name, topic_id), items in listed.items()
+            ],
         )
         self._in_flight += 1
         self._session_epoch += 1

@@ -189,17 +189,22 @@ class FetchSessions:
         refused: Refusals = {}
         for topic in body.topics:
             for fetch in topic.partitions:
-                refusal = self._take_position(session, TopicPartition(topic.topic, fetch.partition), fetch)
+                name = TopicPartition(topic.topic, fetch.partition)
+                refusal = self._take_position(session, name, topic.topic_id, fetch)
                 if refusal is not None:
                     refused.setdefault(topic.topic, []).append(refusal)
         return refused
 
     def _take_position(
-        self, session: FetchSession, topic_partition: TopicPartition, fetch: FetchPartition
+        self, session: FetchSession, topic_partition: TopicPartition, topic_id: str, fetch: FetchPartition
     ) -> FetchedRecords | None:
+        """A position in a topic that was deleted says nothing about the one of its name, which has the same epochs."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            return self._answers.unknown(topic_partition)
+            return self._answers.unknown(topic_partition, topic_id)
+        if not partition.is_of_topic(topic_id):
+            session.drop(topic_partition)
+            return self._answers.refused(partition, FetchRefused(ErrorCode.INCONSISTENT_TOPIC_ID))
         decision = self._answers.report_position(partition, session.replica_id, session.replica_epoch, fetch)
         if isinstance(decision, FetchRefused):
             session.drop(topic_partition)

@@ -27,6 +27,7 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -86,7 +87,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
     topics = [
         ListOffsetsTopicResponse(
             name=topic.name,
-            partitions=[_answer(manager, body.replica_id, topic.name, asked, limit) for asked in topic.partitions],
+            partitions=[_answer(manager, body.replica_id, topic, asked, limit) for asked in topic.partitions],
         )
         for topic in body.topics
     ]
@@ -116,7 +117,7 @@ class OffsetsByTime:
                         answers.append(_too_late(asked))
                         continue
                 manager.check_fence()
-                answers.append(_answer(manager, body.replica_id, topic.name, asked, limit))
+                answers.append(_answer(manager, body.replica_id, topic, asked, limit))
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
 
@@ -134,11 +135,18 @@ def _producers_bytes_max(body: ListOffsetsRequest) -> int:
 
 
 def _answer(
-    manager: ReplicaManager, replica_id: int, topic: str, asked: ListOffsetsPartition, producers_bytes_max: int
+    manager: ReplicaManager,
+    replica_id: int,
+    topic: ListOffsetsTopic,
+    asked: ListOffsetsPartition,
+    producers_bytes_max: int,
 ) -> ListOffsetsPartitionResponse:
-    partition = manager.partitions.get(TopicPartition(topic, asked.partition_index))
+    partition = manager.partitions.get(TopicPartition(topic.name, asked.partition_index))
     if partition is None:
-        code = _missing(manager, topic, asked.partition_index)
+        code = _missing(manager, topic.name, asked.partition_index)
+        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
+    if not partition.is_of_topic(topic.topic_id):
+        code = ErrorCode.INCONSISTENT_TOPIC_ID
         return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
     answer = _list_offsets(manager, partition, asked, is_follower=replica_id >= 0)
     if replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:

@@ -20,14 +20,20 @@ RECOVERED, RECOVERING = 0, 1
 
 
 def check_proposal(
-    state: ControllerState, broker_id: BrokerId, partition: TopicPartition, proposal: AlterPartitionData
+    state: ControllerState,
+    broker_id: BrokerId,
+    partition: TopicPartition,
+    proposal: AlterPartitionData,
+    topic_id: str = "",
 ) -> PartitionChange | AlterPartitionResult:
-    """A change to write, or an answer that needs no write.
+    """A change to write, or an answer that needs no write. `topic_id`: of the topic that the leader means; "" is any.
 
     The request as a whole has been checked: this controller is active, and the broker epoch is the registered one.
     """
     current = state.leaderships.get(partition)
     if current is None or not state.assignment(partition) or state.is_being_deleted(partition.topic):
+        return refusal(proposal.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic_id not in ("", state.topics[partition.topic].topic_id):  # its epochs may be the same by chance
         return refusal(proposal.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if proposal.leader_epoch > current.leader_epoch or proposal.partition_epoch > current.partition_epoch:
         return refusal(proposal.partition_index, ErrorCode.NOT_CONTROLLER)

@@ -104,7 +104,8 @@ def on_alter_partition(state: ControllerState, event: AlterPartitionReceived) ->
     for topic in request.topics:
         for proposal in topic.partitions:
             partition = TopicPartition(topic.topic_name, proposal.partition_index)
-            results.append((partition, check_proposal(state, request.broker_id, partition, proposal)))
+            result = check_proposal(state, request.broker_id, partition, proposal, topic.topic_id)
+            results.append((partition, result))
     changes = [result for _, result in results if isinstance(result, PartitionChange)]
     settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, results=tuple(results))
     return [*write_effects(_first_of_each(changes)), ContinueWith(event=settled)]

@@ -157,6 +157,7 @@ class ListOffsetsPartition(Message, frozen=True, kw_only=True):
 
 class ListOffsetsTopic(Message, frozen=True, kw_only=True):
     name: Topic
+    topic_id: Name = ""  # about: of the topic that is asked about; "": any topic of this name (KIP-516)
     partitions: Annotated[list[ListOffsetsPartition], Meta(max_length=PARTITIONS_MAX)]
 
 

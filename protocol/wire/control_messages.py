@@ -183,6 +183,7 @@ class AlterPartitionData(Message, frozen=True, kw_only=True):
 
 class AlterPartitionTopic(Message, frozen=True, kw_only=True):
     topic_name: TopicName
+    topic_id: Identifier = ""  # about: a late proposal must not change the ISR of a topic that was created again
     partitions: Annotated[list[AlterPartitionData], Meta(max_length=PARTITIONS_MAX)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.replicas import alter_partition_sender
 from minibroker.broker.replicas.alter_partition_sender import STILL_FAILING_MS, AlterPartitionSender
 from minibroker.broker.replication.events import AlterPartitionLost, ProposeIsr
 from minibroker.broker.replication.state import IsrKind
@@ -85,6 +86,20 @@ class FailingSender:
         return self.sender.unreachable_ms()
 
 
+def test_a_proposal_names_the_id_of_its_topic() -> None:
+    """One that is late must not change the ISR of the next topic of that name."""
+    change = ProposeIsr(kind=IsrKind.SHRINK, proposal_id=5, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=())
+    proposals = [
+        (
+            cast(Any, SimpleNamespace(topic_partition=TopicPartition(name, 0), log=SimpleNamespace(topic_id=known))),
+            change,
+        )
+        for name, known in (("t", "one"), ("u", "another"), ("v", None))
+    ]
+    request = alter_partition_sender._request(1, 7, proposals)
+    assert [(each.topic_name, each.topic_id) for each in request.topics] == [("t", "one"), ("u", "another"), ("v", "")]
+
+
 def test_failures_under_a_former_registration_do_not_count() -> None:
     """A leader that was unregistered for them and led again was unregistered again (seed 17290212)."""
     failing = FailingSender()
@@ -133,7 +148,8 @@ def test_a_request_that_fails_is_reported_and_its_proposals_sent_again(
     sender = cast(Any, failing.sender)
     sender._channel = SimpleNamespace(ask=fail, hang_up=lambda: None)
     sender._observer = Observers(events.append)
-    partition = SimpleNamespace(topic_partition=TopicPartition("a", 0), handle=handled.append)
+    log = SimpleNamespace(topic_id="id")
+    partition = SimpleNamespace(topic_partition=TopicPartition("a", 0), handle=handled.append, log=log)
     proposal = ProposeIsr(kind=IsrKind.SHRINK, proposal_id=5, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=())
     asyncio.run(sender._send([(partition, proposal)]))
     assert events == [AlterPartitionFailed(problem=problem)]

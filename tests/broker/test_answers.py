@@ -58,7 +58,9 @@ class Scene:
         )
         state.epoch_history = SimpleNamespace(epoch_at=lambda offset: 7)
         log.producers = SimpleNamespace(snapshot_below=self._snapshot)
-        self.partition = cast(Any, SimpleNamespace(topic_partition=A3, log=log, state=state))
+        self.partition = cast(
+            Any, SimpleNamespace(topic_partition=A3, log=log, state=state, is_of_topic=lambda _: True)
+        )
         self.counters = BrokerCounters()
         self.manager = cast(Any, SimpleNamespace(partitions={A3: self.partition}, check_fence=lambda: None))
         self.manager.repairs = SimpleNamespace(damaged=lambda _, reason: self.noted.append(reason))
@@ -190,22 +192,25 @@ def test_a_partition_that_is_elsewhere_is_told_from_one_that_is_nowhere(
 
 def test_a_session_forgets_the_replica_of_a_deleted_topic_when_its_successor_is_fetched() -> None:
     """What the old replica knew would hide the new one, and its log could never be freed."""
-    former, present = (cast(Any, SimpleNamespace(sessions=[], log=None, topic_partition=A3)) for _ in range(2))
+    former, present = (
+        cast(Any, SimpleNamespace(sessions=[], log=None, topic_partition=A3, is_of_topic=lambda _: True))
+        for _ in range(2)
+    )
     known = {A3: former}
-    answers = SimpleNamespace(report_position=lambda *_: GRANTED, unknown=lambda _: "unknown")
+    answers = SimpleNamespace(report_position=lambda *_: GRANTED, unknown=lambda *_: "unknown")
     sessions = cast(Any, SimpleNamespace(_partitions=known, _answers=answers))
     session = FetchSession(cast(Any, SimpleNamespace(id=1)), FetchRequest(replica_id=2, replica_epoch=5))
     first, second = (FetchPartition(partition=3, fetch_offset=offset) for offset in (1, 2))
     for partition, fetch in ((former, first), (former, second), (present, first)):
         known[A3] = partition
-        assert FetchSessions._take_position(sessions, session, A3, fetch) is None
+        assert FetchSessions._take_position(sessions, session, A3, "", fetch) is None
         entry = session.partitions[A3]
         assert (entry.partition, entry.fetch, entry.awaits_position) == (partition, fetch, False)
         assert list(session.updated) == [A3]
         assert partition.sessions == [session]
     assert former.sessions == []
     known.clear()
-    assert cast(Any, FetchSessions._take_position(sessions, session, A3, first)) == "unknown"
+    assert cast(Any, FetchSessions._take_position(sessions, session, A3, "", first)) == "unknown"
 
 
 def test_a_partition_that_leaves_a_session_is_not_looked_at_again() -> None:

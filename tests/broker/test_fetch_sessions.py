@@ -106,7 +106,7 @@ def test_newer_watermarks_alone_do_not_end_the_wait_and_are_not_forgotten(monkey
 def test_what_was_told_counts_only_if_the_follower_lists_what_it_has_copied(were_records_sent: bool) -> None:
     """If it lists a position for another reason, it drops what is still on its way to it (seed 17354891)."""
     name = TopicPartition("t", 0)
-    partition: Any = SimpleNamespace(sessions=[], topic_partition=name)
+    partition: Any = SimpleNamespace(sessions=[], topic_partition=name, is_of_topic=lambda topic_id: topic_id == "id")
     sessions = FetchSessions(
         partitions={name: partition},
         answers=cast(Any, SimpleNamespace(report_position=lambda *_: GRANTED)),
@@ -115,10 +115,10 @@ def test_what_was_told_counts_only_if_the_follower_lists_what_it_has_copied(were
         counters=cast(Any, None),
     )
     session = FetchSession(cast(Any, SimpleNamespace(id=1)), FetchRequest())
-    assert sessions._take_position(session, name, FetchPartition(partition=0, fetch_offset=0)) is None
+    assert sessions._take_position(session, name, "id", FetchPartition(partition=0, fetch_offset=0)) is None
     entry = session.partitions[name]
     entry.sent, entry.awaits_position = GRANTED, were_records_sent
-    assert sessions._take_position(session, name, FetchPartition(partition=0, fetch_offset=0)) is None
+    assert sessions._take_position(session, name, "id", FetchPartition(partition=0, fetch_offset=0)) is None
     assert session.partitions[name] is entry
     assert entry.sent is (GRANTED if were_records_sent else None)
 

@@ -171,7 +171,7 @@ def asking_disk(partitions: list[Any]) -> tuple[FullDisk, list[object]]:
 
 
 NAMES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("gone", 0)]
-REPLICAS = [SimpleNamespace(topic_partition=name) for name in NAMES]
+REPLICAS = [SimpleNamespace(topic_partition=name, log=SimpleNamespace(topic_id=f"{name.topic}-id")) for name in NAMES]
 
 
 def test_a_leader_is_asked_for_the_start_of_each_log_under_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +193,7 @@ def test_a_leader_is_asked_for_the_start_of_each_log_under_its_epoch(monkeypatch
         topic.name: [(each.partition_index, each.current_leader_epoch, each.timestamp) for each in topic.partitions]
         for topic in request.topics
     }
+    assert [topic.topic_id for topic in request.topics] == ["a-id", "b-id"]
     asked_ms = full_disk_module.ASK_MS
     assert channel.dialled == [(2, ("leader", 2), {"client_id": "broker-1", "timeout_ms": asked_ms})]
     assert (request.replica_id, timeout_ms) == (1, asked_ms)

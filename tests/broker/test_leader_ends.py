@@ -18,16 +18,16 @@ A, B, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u"
 
 
 def test_the_question_names_both_ends_of_each_log_under_its_epoch() -> None:
-    request = ends_question(3, {A: 5, OTHER: 6, B: 7})
+    request = ends_question(3, {A: 5, OTHER: 6, B: 7}, {A: "one", OTHER: "another", B: "one"})
     asked = [
-        (topic.name, each.partition_index, each.current_leader_epoch, each.timestamp)
+        (topic.name, topic.topic_id, each.partition_index, each.current_leader_epoch, each.timestamp)
         for topic in request.topics
         for each in topic.partitions
     ]
     assert request.replica_id == 3
     assert asked == [
-        (name, index, epoch, timestamp)
-        for name, index, epoch in (("t", 0, 5), ("t", 1, 7), ("u", 0, 6))
+        (name, topic_id, index, epoch, timestamp)
+        for name, topic_id, index, epoch in (("t", "one", 0, 5), ("t", "one", 1, 7), ("u", "another", 0, 6))
         for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     ]
 

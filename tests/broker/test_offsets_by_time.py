@@ -32,7 +32,8 @@ class Lookups:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[str, int]] = []
         self.fence_checks = 0
-        partitions = {TopicPartition(name, n): TopicPartition(name, n) for name in "ab" for n in range(50)}
+        names = [TopicPartition(name, n) for name in "ab" for n in range(50)]
+        partitions = {name: SimpleNamespace(topic_partition=name, is_of_topic=lambda _: True) for name in names}
         manager = SimpleNamespace(partitions=partitions, check_fence=self._check_fence)
         self.all = OffsetsByTime(cast(Any, manager))
         monkeypatch.setattr(offset_requests, "_list_offsets", self._list_offsets)
@@ -41,9 +42,9 @@ class Lookups:
         self.fence_checks += 1
 
     def _list_offsets(
-        self, _: object, partition: TopicPartition, asked: ListOffsetsPartition, is_follower: bool
+        self, _: object, partition: Any, asked: ListOffsetsPartition, is_follower: bool
     ) -> ListOffsetsPartitionResponse:
-        self.done.append((partition.topic, partition.partition))
+        self.done.append(partition.topic_partition)
         return ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=7)
 
     async def answer(self, name: str, *timestamps: int) -> list[ListOffsetsPartitionResponse]:

@@ -130,6 +130,46 @@ def test_a_fetch_for_another_topic_of_the_same_name_is_refused() -> None:
     in_cluster(check)
 
 
+@pytest.mark.invariant("I5")
+def test_a_followers_position_in_another_topic_of_the_same_name_does_not_count() -> None:
+    """A slow fetch for a deleted topic raised the high watermark of the next one, whose epochs are the same: records
+    were acknowledged that the follower did not hold."""
+
+    async def check(client: ClusterClient) -> None:
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
+        assert (await client.produce(records=batch(b"a"), acks=1)).base_offset == 0
+        for named, high_watermark in (("another", 0), ("", 1)):
+            for follower in client.followers:
+                item = m.FetchPartition(partition=0, fetch_offset=1, current_leader_epoch=0)
+                body = m.FetchRequest(
+                    replica_id=follower,
+                    replica_epoch=client.broker_epoch(follower),
+                    session_epoch=0,
+                    max_wait_ms=0,
+                    topics=[m.FetchTopic(topic=TOPIC, topic_id=named, partitions=[item])],
+                )
+                reply = await client.ask(client.leader, body, m.FetchResponse)
+                answers = [each.error_code for topic in reply.responses for each in topic.partitions]
+                assert answers == [ErrorCode.INCONSISTENT_TOPIC_ID if named else 0]
+            assert (await client.fetch()).high_watermark == high_watermark
+
+    in_cluster(check)
+
+
+def test_the_ends_of_another_topic_of_the_same_name_are_not_told() -> None:
+    async def check(client: ClusterClient) -> None:
+        topic_id = (await client.ask(client.leader, m.MetadataRequest(), m.MetadataResponse)).topics[0].topic_id
+        for named, code in (("", 0), (topic_id, 0), ("another", ErrorCode.INCONSISTENT_TOPIC_ID)):
+            for timestamp in (m.EARLIEST_TIMESTAMP, 7):
+                item = m.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+                topic = m.ListOffsetsTopic(name=TOPIC, topic_id=named, partitions=[item])
+                reply = await client.ask(client.leader, m.ListOffsetsRequest(topics=[topic]), m.ListOffsetsResponse)
+                assert reply.topics[0].partitions[0].error_code == code
+
+    in_cluster(check)
+
+
 def test_an_unknown_session_is_refused() -> None:
     async def check(client: ClusterClient) -> None:
         follower = client.followers[0]

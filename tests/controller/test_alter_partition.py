@@ -57,6 +57,19 @@ def test_the_incarnation_that_caught_up_is_recorded() -> None:
     assert change.after.incarnations == ((1, "i1"), (3, "second"))
 
 
+@pytest.mark.invariant("I8")
+@pytest.mark.parametrize(("named", "is_accepted"), [("", True), ("t1", True), ("former", False)])
+def test_a_proposal_for_a_deleted_topic_does_not_change_the_next_one(named: str, is_accepted: bool) -> None:
+    """Epochs and versions of both may be the same: a replica would join that was in sync in the former one only."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
+    result = check_proposal(state, 1, T0, proposal(3, 1, 2), named)
+    if is_accepted:
+        assert isinstance(result, PartitionChange)
+    else:
+        assert isinstance(result, AlterPartitionResult)
+        assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_unknown_partition() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     result = check_proposal(state, 1, TopicPartition("other", 0), proposal(1))
