@@ -49,6 +49,8 @@ class Connections:
         self._backoff_base_ms = backoff_base_ms
         self._backoff_max_ms = backoff_max_ms
         self._servers: dict[Address, _Server] = {}
+        self._attempts: dict[asyncio.Task[RpcConnection], None] = {}
+        """Also those that were cancelled and have not ended yet."""
         self._closed = False
         self.on_change: Callable[[Address], None] = lambda address: None
         """Called after a connection was opened, was lost, or could not be opened."""
@@ -82,8 +84,8 @@ class Connections:
         try:
             done, _ = await asyncio.wait([attempt], timeout=deadline.remaining_ms() / 1000)
         except asyncio.CancelledError:
-            if server.waiting == 1 and not server.is_wanted:
-                attempt.cancel()
+            if server.waiting == 1 and not server.is_wanted and attempt.cancel():
+                server.attempt = None  # it ends later: a caller in this step of the loop must not join it
             raise
         finally:
             server.waiting -= 1
@@ -108,7 +110,7 @@ class Connections:
     async def close(self) -> None:
         """Close all; attempts under way are cancelled and awaited."""
         self._closed = True
-        attempts = [server.attempt for server in self._servers.values() if server.attempt is not None]
+        attempts = tuple(self._attempts)
         for attempt in attempts:
             attempt.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
@@ -131,12 +133,15 @@ class Connections:
         server = self._servers.setdefault(address, _Server())
         if server.attempt is None:
             server.attempt = asyncio.get_running_loop().create_task(self._open(address, server))
+            self._attempts[server.attempt] = None
             server.attempt.add_done_callback(lambda task: self._attempt_ended(address, server, task))
         return server
 
     def _attempt_ended(self, address: Address, server: _Server, task: "asyncio.Task[RpcConnection]") -> None:
-        server.attempt = None
-        server.is_wanted = False
+        self._attempts.pop(task)
+        if server.attempt is task:
+            server.attempt = None
+            server.is_wanted = False
         if task.cancelled():
             return
         error = task.exception()  # retrieved here, so that an attempt without a waiter logs no warning

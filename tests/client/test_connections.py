@@ -131,6 +131,48 @@ def test_a_call_that_is_given_up_takes_no_connection_from_another(cluster: FakeC
     cluster.run(main)
 
 
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_call_that_follows_one_given_up_at_once_gets_a_connection(cluster: FakeCluster, asks_first: bool) -> None:
+    """A caller whose time is over asks again in the same step of the loop. It was told that the client was closed, by
+    the attempt that its first call had cancelled. A part that waited for a change was never told of one."""
+    address = Address("broker1", PORT)
+    told: list[Address] = []
+
+    async def main(runtime: Runtime) -> None:
+        connections = Cluster(runtime, settings(address)).connections
+        connections.on_change = told.append
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.000_01):
+                await connections.acquire(address, Deadline(1_000))
+        if asks_first:
+            assert connections.open_connection(address) is None
+            await asyncio.sleep(1)
+            assert connections.is_open(address)
+        assert not (await connections.acquire(address, Deadline(1_000))).closed
+        await connections.close()
+
+    cluster.run(main)
+    assert told == [address]
+    assert cluster.asked(ApiVersionsRequest) == 1
+
+
+def test_a_client_that_is_closed_as_a_call_is_given_up_waits_for_the_end_of_its_attempt(cluster: FakeCluster) -> None:
+    """Else a task of the client would outlive it."""
+    address = Address("broker1", PORT)
+
+    async def main(runtime: Runtime) -> None:
+        connections = Cluster(runtime, settings(address)).connections
+        tasks = len(asyncio.all_tasks())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.000_01):
+                await connections.acquire(address, Deadline(1_000))
+        assert len(asyncio.all_tasks()) == tasks + 1
+        await connections.close()
+        assert len(asyncio.all_tasks()) == tasks
+
+    cluster.run(main)
+
+
 def test_failed_attempts_come_less_and_less_often(cluster: FakeCluster) -> None:
     attempts: list[float] = []
 
