@@ -114,8 +114,11 @@ class MetadataCache:
         info = self.topics.get(topic)
         return info.topic_id or None if info is not None else None
 
-    def apply_hint(self, partition: TopicPartition, hint: CurrentLeader | None) -> bool:
+    def apply_hint(self, partition: TopicPartition, hint: CurrentLeader | None, topic_id: str) -> bool:
         """A refusal named the leader (KIP-951): accept it if its epoch is newer. Returns whether that changed anything.
+
+        `topic_id`: as the refused request named it; "" named none. A hint about another topic of the name is dropped:
+        epochs of a deleted topic may be higher than all of the next one, whose metadata would not be accepted then.
 
         A leader of the same epoch is accepted, too, if none was known. A hint is followed without a pause, so only one
         is accepted until metadata is fetched, which has its pauses: a broker that names ever later epochs would
@@ -125,7 +128,7 @@ class MetadataCache:
             return False
         topic = self.topics.get(partition.topic)
         known = topic.partitions.get(partition.partition) if topic is not None else None
-        if topic is None or known is None:
+        if topic is None or known is None or topic.topic_id != topic_id:
             return False
         leader = from_wire(hint.leader_id)
         epoch = -1 if known.leader_epoch is None else known.leader_epoch

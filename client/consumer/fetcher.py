@@ -414,7 +414,7 @@ class Fetcher:
                 text = "offset %d of %s is not in its leader's log: by auto_offset_reset, reading goes on at its %s"
                 self._cluster.log.warning(text, cursor.fetch_offset, cursor.topic_partition, goes_on)
             return
-        if self._cluster.metadata.apply_hint(cursor.topic_partition, answer.current_leader):
+        if self._cluster.metadata.apply_hint(cursor.topic_partition, answer.current_leader, cursor.topic_id or ""):
             self._learn_leaders()
             self.moved()
         if error.refreshes_metadata or error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:

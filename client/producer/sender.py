@@ -52,6 +52,8 @@ class _Sent(msgspec.Struct, eq=False):
     """One request that waits for its answer."""
 
     batches: list[Batch]
+    topic_ids: dict[str, str]
+    """By name, as the request names them: its answer is about these topics, whatever is known when it comes."""
     connection: RpcConnection
     sent_at_ms: float
 
@@ -253,11 +255,12 @@ class Sender:
             topics.setdefault(topic, []).append(
                 ProducePartition(index=index, retry=batch.maybe_written, records=batch.packed)
             )
+        topic_ids = {name: self._cluster.metadata.topic_id(name) or "" for name in topics}
         request = ProduceRequest(
             acks=self._settings.acks_number,
             timeout_ms=self._broker_timeout_ms,
             topic_data=[
-                ProduceTopic(name=name, topic_id=self._cluster.metadata.topic_id(name) or "", partition_data=parts)
+                ProduceTopic(name=name, topic_id=topic_ids[name], partition_data=parts)
                 for name, parts in topics.items()
             ],
         )
@@ -268,7 +271,7 @@ class Sender:
                 return True
             self._sent_count = number = self._sent_count + 1
             now_ms = self.now_ms()
-            channel.in_flight[number] = _Sent(batches, connection, now_ms)
+            channel.in_flight[number] = _Sent(batches, topic_ids, connection, now_ms)
             connection.send(request, partial(self._on_reply, channel, number))
             self._arm(now_ms + self._check_answer_after_ms)
         except ConnectionClosed as error:
@@ -303,14 +306,14 @@ class Sender:
                     place = from_wire(answer.base_offset), from_wire(answer.leader_epoch)
                     self._accumulator.written(batch, *place, channel.broker_id)
                 else:
-                    self._on_error(channel, batch, answer)
+                    self._on_error(channel, sent, batch, answer)
         elif isinstance(reply, Response):
             for batch in sent.batches:
                 index = batch.queue.topic_partition.partition
                 answer = ProducePartitionResponse(
                     index=index, error_code=reply.error_code, error_message=reply.error_message
                 )
-                self._on_error(channel, batch, answer)
+                self._on_error(channel, sent, batch, answer)
         else:
             for batch in sent.batches:
                 self._on_lost(channel, batch, f"broker {channel.broker_id}: {reply}")
@@ -318,7 +321,7 @@ class Sender:
             self._report_finished()
         self._drain(channel.broker_id)
 
-    def _on_error(self, channel: _BrokerChannel, batch: Batch, answer: ProducePartitionResponse) -> None:
+    def _on_error(self, channel: _BrokerChannel, sent: _Sent, batch: Batch, answer: ProducePartitionResponse) -> None:
         partition = batch.queue.topic_partition
         error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), answer.error_message)
         decision = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
@@ -329,7 +332,7 @@ class Sender:
         elif decision is ProduceDecision.FENCED:
             self._identity.is_fenced = True
         if error.refreshes_metadata:
-            if self._cluster.metadata.apply_hint(partition, answer.current_leader):
+            if self._cluster.metadata.apply_hint(partition, answer.current_leader, sent.topic_ids[partition.topic]):
                 self._learn_leaders([batch.queue])
             self._cluster.request_refresh()
         self._arm_for(batch.queue)

@@ -1,16 +1,18 @@
-"""Split batches, and a topic made again with fewer partitions, under a producer."""
+"""Split batches, and a topic that is made again, under a producer."""
 
 import asyncio
 import contextlib
 
 import pytest
 
-from minibroker.client.errors import MinibrokerError
+from minibroker.client.errors import MinibrokerError, OutcomeUnknown
+from minibroker.client.limits import Deadline
 from minibroker.client.producer.deliveries import Delivery
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.protocol.wire.messages import (
+    CurrentLeader,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
@@ -120,3 +122,38 @@ def test_a_topic_made_again_with_fewer_partitions_takes_keyed_records(cluster: F
         return failed
 
     assert cluster.run(main) == 0
+
+
+def test_a_late_refusal_that_names_the_leader_of_the_deleted_topic_does_not_mislead_for_ever(
+    cluster: FakeCluster,
+) -> None:
+    """Its leader epoch is above that of the new topic, whose metadata was then never accepted again."""
+    held: list[IncomingRequest] = []
+
+    def hold(broker: int, request: IncomingRequest) -> bool | None:
+        if not isinstance(request.body, ProduceRequest) or held:
+            return None
+        held.append(request)
+        return True
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, linger_ms=0) as producer:
+            await producer.send_and_wait("t", b"old")
+            cluster.intercept = hold
+            delivery = await producer.send("t", b"in between")
+            await asyncio.sleep(0.05)
+            cluster.make_again("t")
+            await producer._cluster.refresh(Deadline(1_000))
+            assert producer._cluster.metadata.topic_id("t") == cluster.topic_ids["t"]
+            refusal = ProducePartitionResponse(
+                index=0,
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                current_leader=CurrentLeader(leader_id=3, leader_epoch=7),
+            )
+            held[0].respond(ProduceResponse(responses=[ProduceTopicResponse(name="t", partition_responses=[refusal])]))
+            with pytest.raises(OutcomeUnknown):  # the old leader may have written it before it was deposed
+                await delivery
+            assert (await producer.send_and_wait("t", b"new")).broker == 1
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"new"]

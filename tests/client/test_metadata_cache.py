@@ -143,11 +143,11 @@ def test_a_partition_that_is_not_known_is_an_unknown_partition() -> None:
 
 def test_a_hint_is_accepted_only_with_a_newer_epoch() -> None:
     cache = cache_with(answer(1, 5))
-    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=5))
-    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=4))
-    assert not cache.apply_hint(T0, None)
+    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=5), "a")
+    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=4), "a")
+    assert not cache.apply_hint(T0, None, "a")
     assert cache.partition(T0).leader == 1
-    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6))
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6), "a")
     assert cache.partition(T0).leader == 2
     cache.update(answer(1, 5), 1)
     assert cache.partition(T0).leader == 2
@@ -156,11 +156,11 @@ def test_a_hint_is_accepted_only_with_a_newer_epoch() -> None:
 def test_one_hint_is_accepted_until_metadata_is_fetched() -> None:
     """It is followed without a pause: a broker that named ever later epochs was asked without any."""
     cache = cache_with(answer(1, 5))
-    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6))
-    assert not cache.apply_hint(T0, CurrentLeader(leader_id=1, leader_epoch=7))
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6), "a")
+    assert not cache.apply_hint(T0, CurrentLeader(leader_id=1, leader_epoch=7), "a")
     assert cache.partition(T0).leader_epoch == 6
     cache.update(answer(1, 5), 1)
-    assert cache.apply_hint(T0, CurrentLeader(leader_id=1, leader_epoch=7))
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=1, leader_epoch=7), "a")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_hint_names_a_leader_where_none_is_known(
 ) -> None:
     cache = cache_with(answer(*known))
     before, version = cache.partition(T0), cache.version
-    assert cache.apply_hint(T0, CurrentLeader(leader_id=hint[0], leader_epoch=hint[1])) is accepted
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=hint[0], leader_epoch=hint[1]), "a") is accepted
     if accepted:
         assert cache.partition(T0) == msgspec.structs.replace(
             before, leader=None if hint[0] < 0 else hint[0], leader_epoch=hint[1], error=ErrorCode.NONE
@@ -190,10 +190,20 @@ def test_a_hint_names_a_leader_where_none_is_known(
     assert cache.version == version + accepted
 
 
+@pytest.mark.parametrize("asked_for", ["a", ""])
+def test_a_hint_about_a_deleted_topic_is_not_taken_for_the_next_one_of_its_name(asked_for: str) -> None:
+    """Its epochs may be higher: no metadata of the next topic would be accepted any more. A request without an id does
+    not tell which topic its answer is about."""
+    cache, hint = cache_with(answer(2, 5), answer(1, 0, topic_id="b")), CurrentLeader(leader_id=3, leader_epoch=7)
+    assert not cache.apply_hint(T0, hint, asked_for)
+    assert (cache.partition(T0).leader, cache.partition(T0).leader_epoch) == (1, 0)
+    assert cache.apply_hint(T0, hint, "b")
+
+
 @pytest.mark.parametrize("partition", [TopicPartition("t", 9), TopicPartition("other", 0)])
 def test_a_hint_about_a_partition_that_is_not_known_changes_nothing(partition: TopicPartition) -> None:
     cache = cache_with(answer(1, 5))
     version = cache.version
-    assert not cache.apply_hint(partition, CurrentLeader(leader_id=2, leader_epoch=6))
+    assert not cache.apply_hint(partition, CurrentLeader(leader_id=2, leader_epoch=6), "a")
     assert cache.partition(partition).leader is None
     assert cache.version == version

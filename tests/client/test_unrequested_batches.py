@@ -10,8 +10,11 @@ import pytest
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.consumer_errors import UNFIT_FETCHES_MAX
 from minibroker.client.errors import LogTruncated, MinibrokerError, MisplacedRecords, TopicMadeAgain, UndecodableRecords
+from minibroker.client.limits import Deadline
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import (
+    CurrentLeader,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
@@ -388,6 +391,40 @@ def test_a_lagging_broker_does_not_bring_back_the_deleted_topic(cluster: FakeClu
             found = await read(consumer, 5)
             assert await consumer.getmany(timeout_ms=3_000) == {}
             return found
+
+    assert cluster.run(main) == [b"other-%06d" % number for number in range(5)]
+
+
+def test_a_late_refusal_that_names_the_leader_of_the_deleted_topic_does_not_mislead_a_consumer(
+    cluster: FakeCluster,
+) -> None:
+    """Its leader epoch is above that of the new topic, whose metadata would never be accepted again. It comes while the
+    position in the new topic is being asked for: then the old fetch is not abandoned yet."""
+    fill(cluster, 10)
+    held: list[IncomingRequest] = []
+    hint = CurrentLeader(leader_id=3, leader_epoch=7)
+    refusal = FetchPartitionResponse(
+        partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=hint
+    )
+
+    def hold(_: int, request: IncomingRequest) -> bool | None:
+        if not isinstance(request.body, FetchRequest) or held:
+            return None
+        held.append(request)
+        return True
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        async with earliest(cluster, runtime) as consumer:
+            await read(consumer, 10)
+            cluster.intercept = hold
+            cluster.brokers[1].answer_waiting()
+            await asyncio.sleep(0.05)
+            cluster.make_again("t")
+            await consumer._cluster.refresh(Deadline(1_000))
+            held[0].respond(FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[refusal])]))
+            await asyncio.sleep(1)
+            other_records(cluster, 5)
+            return await read(consumer, 5)
 
     assert cluster.run(main) == [b"other-%06d" % number for number in range(5)]
 
