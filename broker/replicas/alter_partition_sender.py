@@ -32,8 +32,8 @@ from minibroker.runtime.rpc import RpcConnection
 PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
 CONNECT_TIMEOUT_MS = 2_000
-STILL_FAILING_MS = 5_000
-"""Requests that failed longer ago are over: a proposal that is still wanted is sent again sooner than this."""
+STILL_FAILING_MS = 1_000
+"""Requests that failed longer ago are over: a proposal that is still wanted is sent again within a tenth of this."""
 FAILURE_LOG_INTERVAL_MS = 10_000
 """A controller that does not answer, or refuses, is asked twenty times per second; one line per interval is enough."""
 
@@ -47,10 +47,10 @@ class Silence(msgspec.Struct, frozen=True):
     last_ms: int
     """When the last of them failed."""
 
-    def lasts(self, broker_epoch: int | None, now_ms: int) -> bool:
-        """Whether a request that fails now continues it. Long after the last one it does not: this broker led nothing
-        meanwhile, or nothing that changed its ISR (seed 17300988)."""
-        return broker_epoch == self.broker_epoch and now_ms - self.last_ms <= STILL_FAILING_MS
+    def lasts(self, broker_epoch: int | None, asked_ms: int) -> bool:
+        """Whether a request sent at this time continues it. Long after the last one it does not: this broker led
+        nothing meanwhile, or nothing that changed its ISR (seeds 17300988, 17406569)."""
+        return broker_epoch == self.broker_epoch and asked_ms - self.last_ms <= STILL_FAILING_MS
 
 
 class AlterPartitionSender:
@@ -82,6 +82,8 @@ class AlterPartitionSender:
         """Whether it was reached or not."""
         self._failure_logged_ms: int | None = None
         self._silence: Silence | None = None
+        self._asked_ms: int | None = None
+        """When the request was sent that waits for its answer now."""
 
     def propose(self, partition: Partition, proposal: ProposeIsr) -> None:
         """Send it soon; a retry waits `after_ms` first."""
@@ -95,7 +97,8 @@ class AlterPartitionSender:
         """How long requests have been failing, 0 if none was sent lately. A leader that the controller can reach, but
         that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17)."""
         silence, now_ms = self._silence, self._now_ms()
-        if silence is None or not silence.lasts(self._broker_epoch(), now_ms):
+        asked_ms = now_ms if self._asked_ms is None else self._asked_ms
+        if silence is None or not silence.lasts(self._broker_epoch(), asked_ms):
             return 0
         return now_ms - silence.since_ms
 
@@ -128,6 +131,7 @@ class AlterPartitionSender:
         if self._controller_address() != self._last_dialled:
             self._channel.hang_up()
         request = _request(self._broker_id, broker_epoch, proposals)
+        self._asked_ms = self._now_ms()
         try:
             response = await self._channel.ask(request, AlterPartitionResponse, self._request_timeout_ms)
         except RequestRefused as error:
@@ -136,17 +140,19 @@ class AlterPartitionSender:
             self._lost(proposals)
             return
         except RequestFailed as error:
-            self._note_silence(broker_epoch)
+            self._note_silence(broker_epoch, self._asked_ms)
             self._log_failure(f"got no answer: {error}")
             self._lost(proposals)
             return
+        finally:
+            self._asked_ms = None
         self._silence = None
         self._failure_logged_ms = None
         self._settle(proposals, response)
 
-    def _note_silence(self, broker_epoch: int) -> None:
+    def _note_silence(self, broker_epoch: int, asked_ms: int) -> None:
         known, now_ms = self._silence, self._now_ms()
-        since_ms = known.since_ms if known is not None and known.lasts(broker_epoch, now_ms) else now_ms
+        since_ms = known.since_ms if known is not None and known.lasts(broker_epoch, asked_ms) else now_ms
         self._silence = Silence(broker_epoch, since_ms, last_ms=now_ms)
 
     def _log_failure(self, what: str) -> None:
