@@ -1,12 +1,16 @@
 """The faulty disk of the swarm: at most one at a time, never the only good copy, and the same run for the same seed."""
 
 import random
+from collections.abc import Callable
+
+import pytest
 
 from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.choices import RunChoices
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.faults.fault_injector import RECREATED, FaultInjector
+from minibroker.simulation.swarm.faults.faults import Faults
 from minibroker.simulation.swarm.faults.faulty_disk import UNSEEN_SECONDS, FaultyDisk
 from minibroker.simulation.swarm.faults.file_changes import FileChanges
 from minibroker.simulation.swarm.faults.rot_places import RotPlaces
@@ -52,6 +56,23 @@ def test_no_broker_fails_that_holds_the_only_copy_besides_a_faulty_disk() -> Non
         assert injector.kill(2)
         assert not injector.kill(3)
         assert injector.kill(1), "broker 3 has all that it has"
+
+    under_faults(case)
+
+
+@pytest.mark.parametrize("fault", [Faults.zk_down, Faults.zk_restart])
+@pytest.mark.parametrize("is_faulty", [False, True])
+def test_zookeeper_is_not_lost_while_a_disk_is_faulty(fault: Callable[[Faults], None], is_faulty: bool) -> None:
+    """The member with the faulty disk may be the last of its ISR, and may not lead (seed 17406701)."""
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        if is_faulty:
+            injector.faulty_disks.add(2)
+        lines: list[str] = []
+        injector.listeners.append(lines.append)
+        fault(Faults(injector))
+        assert (lines == []) is is_faulty
 
     under_faults(case)
 

@@ -146,6 +146,11 @@ class FaultInjector:
             for state in self.guarded_states()
         )
 
+    def may_lose_zookeeper(self) -> bool:
+        """Then all sessions may end, and the member with a faulty disk may be the last one of its ISR (seed
+        17406701)."""
+        return not self.faulty_disks or self.may_fail(*self.cluster.broker_ids)
+
     def has_no_spare_broker(self) -> bool:
         """One disk is faulty, and another broker already has a fault."""
         return bool(self.faulty_disks) and len(self.steady_brokers()) < len(self.cluster.broker_ids) - len(

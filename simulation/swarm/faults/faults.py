@@ -179,6 +179,8 @@ class Faults:
 
     def zk_down(self) -> None:
         injector, seconds = self.injector, self.injector.seconds()
+        if not injector.may_lose_zookeeper():
+            return
         injector.note("zookeeper cut from all")
         injector.zookeeper.cut()
         for broker_id in injector.cluster.broker_ids:
@@ -186,7 +188,7 @@ class Faults:
 
     def zk_restart(self) -> None:
         injector, seconds = self.injector, self.injector.seconds()
-        if injector.zookeeper.is_running:
+        if injector.zookeeper.is_running and injector.may_lose_zookeeper():
             injector.note("zookeeper stops")
             injector.zookeeper.stop()
             for broker_id in injector.cluster.broker_ids:
