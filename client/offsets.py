@@ -99,7 +99,12 @@ async def _ask_leader(
             partition_index=partition.partition, current_leader_epoch=epoch, timestamp=timestamp
         )
         topics.setdefault(partition.topic, []).append(query)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=ps) for name, ps in topics.items()])
+    request = ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(name=name, topic_id=cluster.metadata.topic_id(name) or "", partitions=partitions)
+            for name, partitions in topics.items()
+        ]
+    )
     try:
         reply = await cluster.ask(leader, request, ListOffsetsResponse, deadline)
     except MinibrokerError as error:

@@ -61,9 +61,10 @@ def test_the_error_names_the_partitions_that_are_lacking(cluster: FakeCluster, l
 
     cluster.run(main)
     asked = [
-        (topic.name, each.partition_index)
+        (topic.name, topic.topic_id, each.partition_index)
         for _, request in cluster.requests[ListOffsetsRequest]
         for topic in cast(ListOffsetsRequest, request).topics
         for each in topic.partitions
     ]
-    assert sorted(asked) == [("many", number) for number in range(lacking, len(MANY))]
+    topic_id = cluster.topic_ids["many"]
+    assert sorted(asked) == [("many", topic_id, number) for number in range(lacking, len(MANY))]
