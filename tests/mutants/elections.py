@@ -135,8 +135,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "        return broker_epoch == self.broker_epoch and now_ms - self.last_ms <= STILL_FAILING_MS\n",
-                "        return now_ms - self.last_ms <= STILL_FAILING_MS\n",
+                "        return broker_epoch == self.broker_epoch and asked_ms - self.last_ms <= STILL_FAILING_MS\n",
+                "        return asked_ms - self.last_ms <= STILL_FAILING_MS\n",
             ),
         ),
         schedule=UnitTest(
@@ -152,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "known is not None and known.lasts(broker_epoch, now_ms)",
+                "known is not None and known.lasts(broker_epoch, asked_ms)",
                 "known is not None and known.broker_epoch == broker_epoch",
             ),
         ),
