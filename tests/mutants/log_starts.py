@@ -1,6 +1,6 @@
 """Where a log starts: what explains a missing head, and which replica decides it."""
 
-from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, UnitTest
 
 RECOVERY = "broker.log.recovery"
 OWNERSHIP = "broker.log.ownership"
@@ -113,6 +113,23 @@ MUTANTS = (
             ),
         ),
         schedule=Schedule("log_starts:leader_falls_before_its_start_is_known"),
+    ),
+    Mutant(
+        name="D13g",
+        title="a log start is decided before earlier writes of it are over",
+        origin="found by seed 17403586: a kill made a damaged log of it",
+        rule="no start is recorded below which files are gone, or might soon be (section 11)",
+        breaks=("I39",),
+        edits=(
+            Edit(
+                "broker.log.side_files.log_start_file",
+                "        async with self._writing:\n            start = wanted()\n",
+                "        start = wanted()\n        async with self._writing:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_log_starts.py::test_a_start_that_waits_for_a_higher_one_does_not_replace_it",
+        ),
     ),
     Mutant(
         name="D31",

@@ -59,6 +59,42 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="D46b",
+        title="a follower's position in a deleted topic counts for the next topic with its name",
+        origin="found by a reviewer's reading: acknowledged records were lost by one failure",
+        rule="a fetch names the id of its topic; with another one it reports nothing (KIP-516)",
+        breaks=("I5",),
+        edits=(
+            Edit(
+                "broker.requests.fetch_sessions",
+                "        if not partition.is_of_topic(topic_id):\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_read_requests.py"
+            "::test_a_followers_position_in_another_topic_of_the_same_name_does_not_count",
+        ),
+    ),
+    Mutant(
+        name="D46c",
+        title="a late proposal for a deleted topic changes the ISR of the next topic with its name",
+        origin="found by a reviewer's reading: epochs and versions of both may be the same",
+        rule="a proposal names the id of its topic; with another one it changes nothing (KIP-516)",
+        breaks=("I8",),
+        edits=(
+            Edit(
+                "controller.core.alter_partition",
+                '    if topic_id not in ("", state.topics[partition.topic].topic_id):',
+                "    if False:",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/controller/test_alter_partition.py"
+            "::test_a_proposal_for_a_deleted_topic_does_not_change_the_next_one",
+        ),
+    ),
+    Mutant(
         name="D47",
         title="logs count as undisturbed though their disk has failed",
         origin="derived from D32a: a disk fails, loses the last records, and a bit of the last remaining epoch flips",
