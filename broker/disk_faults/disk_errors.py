@@ -62,7 +62,7 @@ class DiskErrors:
         self._observer = observer
         self._notice: asyncio.Handle | None = None
         self._logged_reason: str | None = None
-        """The reason that was logged last."""
+        """The reason that was logged last, for which the replicas went offline; None since they were offered again."""
         self._waiting_for_descriptor: dict[TopicPartition, Partition | None] = {}
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
         self._shortage_reported_ms: int | None = None
@@ -138,6 +138,12 @@ class DiskErrors:
         self._partition_changed(partition)
 
     # ------------------------------------------------------------------------------------------------------- healing
+    @property
+    def has_healed(self) -> bool:
+        """Whether there is room again for replicas that went offline for lack of it. Whether the directory was full
+        at an earlier look does not tell: it may become full and have room again between two looks."""
+        return self._logged_reason is not None and not self._directory.full and not self._directory.offline
+
     def healed(self) -> None:
         """There is room again: offer the replicas to the controller again."""
         self._observer.notify(LogDirectoryHasRoom(path=self._directory.path))

@@ -139,8 +139,6 @@ class PeriodicTasks:
 
     async def _maintain(self) -> None:
         manager = self._manager
-        directory = manager.log_directory
-        was_full = directory.full
         now_ms = self._clock.now_ms()
         for partition in list(manager.partitions.values()):
             try:
@@ -149,8 +147,8 @@ class PeriodicTasks:
                 manager.disk.log_failed(partition, error)
         manager.repairs.finish()
         manager.log_start_recorder.delete_heads()
-        await directory.maintain(now_ms)
-        if was_full and not directory.full and not directory.offline:
+        await manager.log_directory.maintain(now_ms)
+        if manager.disk.has_healed:
             manager.disk.healed()
         manager.repairs.go_on()
         manager.disk.offer_those_waiting_for_descriptor()

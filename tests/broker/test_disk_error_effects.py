@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.broker.disk_faults.disk_errors import DiskErrors
 from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas import partition as partition_module
@@ -256,6 +257,21 @@ async def test_an_error_while_replicas_are_offered_again_fails_the_directory() -
     assert (first.healed, second.healed) == (0, 0), "the directory is offline: nothing more is tried"
 
 
+@pytest.mark.parametrize("state", ["online", "full", "offline"])
+async def test_replicas_that_went_offline_are_offered_again_once_when_there_is_room(state: str) -> None:
+    """Not when the same full disk broke meanwhile."""
+    errors, directory = await disk_errors()
+    directory.full = True
+    assert not errors.has_healed
+    directory.health.reason = "no space left"
+    DiskErrors.failed(errors, FULL)
+    assert not errors.has_healed, "it is still full"
+    directory.full, directory.offline = state == "full", state == "offline"
+    assert errors.has_healed is (state == "online")
+    errors.healed()
+    assert not errors.has_healed
+
+
 @pytest.mark.parametrize("error", [ENTRY, MISSING, CorruptLog("/data/log/00.log", 3, "a bit has flipped")])
 async def test_a_log_that_cannot_be_used_when_replicas_are_offered_again_is_damaged_alone(error: Exception) -> None:
     """Nothing offers the others again: they stayed offline on a sound disk until the broker was started again."""
@@ -266,6 +282,33 @@ async def test_a_log_that_cannot_be_used_when_replicas_are_offered_again_is_dama
     errors.healed()
     assert (first.healed, second.healed, third.healed) == (1, 0, 1)
     assert (errors.damaged, errors.noted, told) == ([(second, str(error))], [], [True])
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@simulated(brokers=1, settings=SETTINGS)
+async def test_replicas_are_offered_again_though_the_disk_was_full_for_less_than_one_maintenance(
+    c: SimulatedHarness, waits: bool
+) -> None:
+    """One step of the maintenance finds the disk full, a later one finds room. Nothing else offers the replicas again:
+    they stayed offline on a sound disk until the broker was started again."""
+    await c.create_topic(TOPIC)
+    directory, roles = c.simulation.brokers[1].manager.log_directory, list[Role]()
+    found_room = asyncio.Event()
+
+    async def is_full_now(_: LogDirectory, now_ms: int) -> None:
+        directory.health.record_error(FULL)
+        if waits:
+            await asyncio.sleep(0.1)
+        roles.append(replica(c, 1).state.role)
+        found_room.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogDirectory, "_remove_deleted", is_full_now)
+        await found_room.wait()
+    assert roles == [Role.OFFLINE if waits else Role.LEADER]
+    await asyncio.sleep(5)
+    assert described_directory(c) == ("online", None)
+    assert replica(c, 1).state.role is Role.LEADER
 
 
 @pytest.mark.parametrize("error", [ENTRY, CorruptLog("/data/log/00.log", 3, "a bit has flipped")])

@@ -170,8 +170,9 @@ def test_every_task_has_its_interval_and_none_is_idle_work(lag_ms: int, lag_chec
 class Directory:
     """A log directory that notes what is asked of it."""
 
-    def __init__(self, *, offline: bool, full: bool, full_after: bool) -> None:
-        self.offline, self.full, self._full_after = offline, full, full_after
+    def __init__(self, *, offline: bool = False, has_healed: bool = False) -> None:
+        self.offline, self.has_healed = offline, False
+        self._has_healed_after = has_healed
         self.done: list[object] = []
 
     async def checkpoint_high_watermarks(self, high_watermarks: object) -> None:
@@ -185,7 +186,27 @@ class Directory:
 
     async def maintain(self, now_ms: int) -> None:
         self.done.append("maintained")
-        self.full = self._full_after
+        self.has_healed = self._has_healed_after
+
+
+class Disk:
+    """The replicas on the directory, which go online again once it has healed."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    @property
+    def has_healed(self) -> bool:
+        return self._directory.has_healed
+
+    def healed(self) -> None:
+        self._directory.done.append("healed")
+
+    def offer_those_waiting_for_descriptor(self) -> None:
+        self._directory.done.append("offer")
+
+    def log_failed(self, *what: object) -> None:
+        self._directory.done.append(what)
 
 
 def tasks_of(directory: Directory, **fields: Any) -> PeriodicTasks:
@@ -194,44 +215,30 @@ def tasks_of(directory: Directory, **fields: Any) -> PeriodicTasks:
     manager.high_watermarks = lambda: {"a": 1}
     manager.repairs = SimpleNamespace(finish=lambda: done.append("finish"), go_on=lambda: done.append("go on"))
     manager.log_start_recorder = SimpleNamespace(delete_heads=lambda: done.append("heads"))
-    manager.disk = SimpleNamespace(
-        healed=lambda: done.append("healed"),
-        offer_those_waiting_for_descriptor=lambda: done.append("offer"),
-        log_failed=lambda *what: done.append(what),
-    )
+    manager.disk = Disk(directory)
     clock = SimpleNamespace(now_ms=lambda: 77)
     return PeriodicTasks(cast(Any, manager), cast(Any, None), cast(Any, clock))
 
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_nothing_is_written_into_a_directory_that_is_offline(offline: bool) -> None:
-    directory = Directory(offline=offline, full=False, full_after=False)
+    directory = Directory(offline=offline)
     tasks = tasks_of(directory)
     drive(tasks._checkpoint_high_watermarks())
     drive(tasks._checkpoint_logs())
     assert directory.done == ([] if offline else [{"a": 1}, "recovery points", "log starts"])
 
 
-@pytest.mark.parametrize(
-    ("full", "full_after", "offline", "is_healed"),
-    [
-        (True, False, False, True),
-        (True, True, False, False),
-        (False, False, False, False),
-        (True, False, True, False),
-    ],
-)
-def test_maintenance_does_everything_and_offers_the_replicas_when_there_is_room_again(
-    full: bool, full_after: bool, offline: bool, is_healed: bool
-) -> None:
-    directory = Directory(offline=offline, full=full, full_after=full_after)
+@pytest.mark.parametrize("has_healed", [True, False])
+def test_maintenance_does_everything_and_offers_the_replicas_when_there_is_room_again(has_healed: bool) -> None:
+    directory = Directory(has_healed=has_healed)
     drive(tasks_of(directory)._maintain())
-    healed = ["healed"] if is_healed else []
+    healed = ["healed"] if has_healed else []
     assert directory.done == ["finish", "heads", "maintained", *healed, "go on", "offer"]
 
 
 def test_maintenance_looks_at_the_age_of_every_segment_though_one_log_fails() -> None:
-    directory, error = Directory(offline=False, full=False, full_after=False), BadEntry("it is a directory")
+    directory, error = Directory(), BadEntry("it is a directory")
     rolled: list[int] = []
 
     def fail(_: int) -> None:
@@ -259,7 +266,7 @@ def test_producers_of_every_log_expire_as_often_as_the_present_setting_says(
     first_ms: int, changed_ms: int, expired_at: list[float]
 ) -> None:
     """The setting changes after 2.5 of 3.5 seconds: once, a broker went on for ten minutes as it had begun."""
-    tasks, world = tasks_of(Directory(offline=False, full=False, full_after=False)), SimulatedWorld()
+    tasks, world = tasks_of(Directory()), SimulatedWorld()
     expired: list[float] = []
 
     def expire(now_ms: int) -> None:
@@ -282,7 +289,7 @@ def test_producers_of_every_log_expire_as_often_as_the_present_setting_says(
 
 
 def test_producers_expire_every_ten_minutes_though_they_are_remembered_for_a_day() -> None:
-    tasks, world = tasks_of(Directory(offline=False, full=False, full_after=False)), SimulatedWorld()
+    tasks, world = tasks_of(Directory()), SimulatedWorld()
     expired: list[float] = []
     replica = SimpleNamespace(log=SimpleNamespace(expire_producers=lambda now_ms: expired.append(world.loop.elapsed)))
     tasks._manager.partitions = cast(Any, {0: replica})
