@@ -229,13 +229,14 @@ class PartitionLog(OpenLog):
             self.start_reason = LogStartReason.CREATED
 
     async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:
-        """Make the log's start durable, or the given higher one, before any other replica learns it."""
+        """Make the log's start durable, or the given higher one, before any other replica learns it. A higher one that
+        the log does not reach any more, once earlier writes are over, is dropped."""
         if self.topic_id is None or self.deleted:
             return
         self.health.require_online()
 
         def wanted() -> LogStart | None:
-            if offset is None or offset <= self.log_start_offset:
+            if offset is None or not self.log_start_offset < offset <= self.log_end_offset:
                 return self.start_to_record()
             return self._start_at(offset, reason)
 

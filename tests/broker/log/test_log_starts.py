@@ -329,6 +329,25 @@ def test_a_start_that_waits_for_a_higher_one_does_not_replace_it(machine: Machin
     assert (log.damage, log.log_start_offset) == (None, 40)
 
 
+@pytest.mark.invariant("I44")
+def test_a_start_that_waits_is_not_recorded_above_the_end_of_a_log_that_was_cut_meanwhile(machine: Machine) -> None:
+    """A leader that another one has deposed meanwhile cuts its log. A kill would show a log that ends below its
+    start, which counts as damaged."""
+    directory, log = synced(machine)
+
+    async def cut_meanwhile() -> None:
+        writes = [asyncio.ensure_future(log.record_start(each, LogStartReason.RETENTION)) for each in (20, 40)]
+        await asyncio.sleep(0)
+        truncate(log, 30)
+        directory.log_was_cut(log)
+        await asyncio.gather(*writes)
+        await directory.checkpoint_high_watermarks({PARTITION: 30})
+
+    machine.loop.run_until_complete(cut_meanwhile())
+    log = restart(machine)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 0, 30)
+
+
 @pytest.mark.invariant("I21")
 def test_a_start_being_written_does_not_land_in_the_next_topic_of_that_name(machine: Machine) -> None:
     """D04: the log is deleted and created again while the old topic's start is being written."""
