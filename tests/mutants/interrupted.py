@@ -92,7 +92,8 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=UnitTest(
-            f"{TESTS_MADE_AGAIN}::test_a_high_watermark_that_is_being_written_is_not_that_of_the_next_topic"
+            "tests/broker/log/test_promised_ends.py"
+            "::test_high_watermarks_that_wait_for_the_recovery_points_are_lowered_by_a_cut_meanwhile"
         ),
     ),
     Mutant(

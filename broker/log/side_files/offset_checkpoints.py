@@ -159,7 +159,14 @@ class OffsetCheckpoints:
         self.high_watermarks = {partition: offset for partition, offset in merged.items() if partition in self._logs}
         if self._is_out_of_date(RECOVERY_POINT_CHECKPOINT):
             await self.write_recovery_points()
-        await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
+        await self._write(HIGH_WATERMARK_CHECKPOINT, self._storable_high_watermarks)
+
+    def _storable_high_watermarks(self) -> Offsets:
+        """None above the recovery point of a log of which the disk may have a higher one. It may have fallen since
+        these high watermarks waited for the recovery points, and others may have raised them since it fell."""
+        fell = [log for log in self._logs.values() if log.recovery_point < log.checkpointed_recovery_point]
+        bounds = {log.topic_partition: log.recovery_point for log in fell}
+        return {each: min(offset, bounds.get(each, offset)) for each, offset in self.high_watermarks.items()}
 
     async def forget_lost_tails(self) -> bool:
         """After loading: high watermarks and epochs of lost records go, and epochs of found ones come, or the next
@@ -184,7 +191,7 @@ class OffsetCheckpoints:
         self.high_watermarks = lowered
         async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
             try:
-                await self._replace(HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+                await self._replace(HIGH_WATERMARK_CHECKPOINT, self._storable_high_watermarks())
             except (DiskFull, OutOfDescriptors) as error:
                 logger.warning("the high watermarks of %s stay above the log ends: %s", self._health.path, error)
                 return False

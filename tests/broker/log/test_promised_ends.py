@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT, LogStartReason
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, drive
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT
@@ -192,3 +196,107 @@ def test_a_reset_log_must_hold_what_it_has_synced_since(machine: Machine, is_set
     machine.storage.flip_bit(f"{log.directory}/{FIRST}", len(machine.content(FIRST)) // 2 + 65)
     damage = machine.open_log(ONE_SEGMENT)[1].damage
     assert (damage is not None) == is_settled
+
+
+class HeldWrites:
+    """Work of a disk that begins when a test says so."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.held: list[asyncio.Future[None]] = []
+        directory.health.disk.in_background = self._in_background  # type: ignore[method-assign, assignment]
+
+    async def _in_background(self, call: Callable[[], object]) -> object:
+        self.held.append(asyncio.get_running_loop().create_future())
+        await self.held[-1]
+        return call()
+
+    async def let_go(self, number: int) -> None:
+        self.held.pop(number).set_result(None)
+        await self.others()
+
+    async def others(self) -> None:
+        """Let the other tasks go on until each waits."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def promised_in_segments(machine: Machine, committed: int) -> tuple[LogDirectory, PartitionLog]:
+    directory, log = machine.open_log(SMALL)
+    append(log, 25)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: committed}))
+    return directory, log
+
+
+@pytest.mark.invariant("I44")
+def test_high_watermarks_that_a_late_settling_lowers_do_not_overtake_a_recovery_point_that_fell(
+    machine: Machine,
+) -> None:
+    """The start had no room to settle, and the maintenance does it while the log is in use."""
+    directory, log = promised_in_segments(machine, committed=50)
+    log.truncate_to(30)
+    directory.log_was_cut(log)
+    append(log, 20)
+    directory._checkpoints.high_watermarks[PARTITION] = log.log_end_offset
+    assert drive(directory._checkpoints.lower_high_watermarks())
+    machine.lose_power()
+    assert machine.open_log(SMALL)[1].damage is None
+
+
+@pytest.mark.invariant("I44")
+def test_high_watermarks_that_wait_for_the_recovery_points_are_lowered_by_a_cut_meanwhile(machine: Machine) -> None:
+    """The cut is above the recovery point, which does not fall and bounds nothing. A kill would show a log that ends
+    below what its process had committed."""
+    directory, log = promised_in_segments(machine, committed=50)
+    append(log, 10)
+    directory.create_log(TopicPartition("other", 0), "id-of-other", SMALL)  # recovery points are due
+
+    async def cut_meanwhile() -> None:
+        writes = HeldWrites(directory)
+        writing = asyncio.ensure_future(directory.checkpoint_high_watermarks({PARTITION: 70}))
+        await writes.others()
+        log.truncate_to(60)
+        directory.log_was_cut(log)
+        for _ in range(2):
+            await writes.let_go(0)
+        await writing
+
+    machine.loop.run_until_complete(cut_meanwhile())
+    machine.kill()
+    log = machine.open_log(SMALL)[1]
+    assert (log.damage, log.log_end_offset) == (None, 60)
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("committed", [30, 50])
+@pytest.mark.parametrize("first", [0, 1])
+def test_high_watermarks_do_not_overtake_a_recovery_point_that_fell_after_they_had_waited_for_another(
+    machine: Machine, first: int, committed: int
+) -> None:
+    """One write of the high watermarks has waited for the recovery points, which are from before a cut. A later one,
+    with what was committed since, still waits for those after the cut. If the first one wrote that, both checkpoints
+    would promise records of which none was synced."""
+    directory, log = promised_in_segments(machine, committed)
+    directory.create_log(TopicPartition("other", 0), "id-of-other", SMALL)  # recovery points are due
+
+    async def cut_meanwhile() -> None:
+        writes = HeldWrites(directory)
+        tasks = [asyncio.ensure_future(directory.checkpoint_high_watermarks({}))]
+        await writes.others()
+        log.truncate_to(30)
+        directory.log_was_cut(log)
+        append(log, 20)
+        tasks.append(asyncio.ensure_future(directory.checkpoint_high_watermarks({PARTITION: log.log_end_offset})))
+        await writes.others()
+        await writes.let_go(0)
+        assert len(writes.held) == 2
+        await writes.let_go(first)
+        machine.lose_power()
+        for task in tasks:
+            task.cancel()
+
+    machine.loop.run_until_complete(cut_meanwhile())
+    log = machine.open_log(SMALL)[1]
+    assert log.damage is None
+    assert 30 <= log.log_end_offset < 50
