@@ -5,6 +5,10 @@ starts.
 
 The file is durable before the first segment in front of a start is removed, and before the first record below an
 earlier start is appended. So a log that begins above its recorded start has lost its head; that is no deletion.
+
+Theory: a thread that writes a start may be slow between any two calls, while the event loop writes another one or gives
+the directory's name to another topic. Neither waits for the other. Meanwhile the loop puts a new file there, and the
+thread only writes in place. So what it writes late lands in a file without a name, or of a directory that was renamed.
 """
 
 import asyncio
@@ -78,11 +82,13 @@ class StartRecord:
         return max((each.offset for each in (self.known, self._wanted) if each is not None), default=None)
 
     def write_at_once(self, start: LogStart) -> None:
-        """Write and sync on the event loop, which is rare."""
+        """Write and sync on the event loop, which is rare. While a thread may be writing, neither slot may be used: one
+        is the thread's, and the other one has the start to fall back to if the power goes now."""
         self._change += 1
         self._written_at_once += 1
         self.is_certain = False
-        self._write(start, self._change)
+        if self._writing.locked() or not self._write_in_place(start, self._change):
+            self._disk.replace_file(self._path, _whole(start, self._change))
         self.known, self.is_certain, self._wanted = start, True, None
 
     async def write(self, wanted: Callable[[], LogStart | None]) -> None:
@@ -102,7 +108,9 @@ class StartRecord:
                 return self._closed or self._change != change
 
             try:
-                await self._disk.in_background(lambda: None if is_void() else self._write(start, change))
+                is_written = await self._disk.in_background(lambda: self._write_in_place(start, change, is_void))
+                if not is_written and not is_void():  # rare: the file was removed or torn
+                    self._disk.replace_file(self._path, _whole(start, change))
             except DiskError:
                 self.is_certain = self.is_certain and self._change != change
                 if not self._closed:
@@ -110,20 +118,21 @@ class StartRecord:
             if not is_void():
                 self.known, self.is_certain, self._wanted = start, True, None
 
-    def _write(self, start: LogStart, change: int) -> None:
+    def _write_in_place(self, start: LogStart, change: int, is_void: Callable[[], bool] = lambda: False) -> bool:
+        """Whether the start is written: not if there is no whole file, or if it `is_void` once the file is open. Later
+        that does no harm: this file is not the one that was put there since."""
         try:
             file = self._disk.open(self._path)
         except FileMissing:
-            self._disk.replace_file(self._path, _whole(start, change))
-            return
+            return False
         try:
-            if file.size == LOG_START_SLOTS * LOG_START_SLOT_BYTES:
-                file.write_at(change % LOG_START_SLOTS * LOG_START_SLOT_BYTES, format_log_start(start, change))
-                file.sync()
-                return
+            if is_void() or file.size != LOG_START_SLOTS * LOG_START_SLOT_BYTES:
+                return False
+            file.write_at(change % LOG_START_SLOTS * LOG_START_SLOT_BYTES, format_log_start(start, change))
+            file.sync()
+            return True
         finally:
             file.close()
-        self._disk.replace_file(self._path, _whole(start, change))
 
 
 def _whole(start: LogStart, change: int) -> bytes:
