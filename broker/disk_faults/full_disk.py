@@ -161,7 +161,7 @@ class FullDisk:
         start = min(start, partition.state.high_watermark, log_of_it.log_end_offset)
         if start > log_of_it.log_start_offset and self._is_idle(partition):
             await log_of_it.record_start(start, reason)
-            if self._is_idle(partition):
+            if self._is_idle(partition) and start <= log_of_it.log_end_offset:  # it may have led and been cut meanwhile
                 log_of_it.trim_before(start, reason)
         if not self._is_idle(partition):
             return  # offered again meanwhile: its leader decides

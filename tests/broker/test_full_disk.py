@@ -23,7 +23,7 @@ from minibroker.protocol.wire.messages import (
 )
 from minibroker.runtime.ports import BadEntry, DiskFull, FileMissing, OutOfDescriptors
 from minibroker.runtime.request_channel import RequestFailed
-from tests.broker.log.machine import PARTITION, Machine, append, drive
+from tests.broker.log.machine import PARTITION, Machine, append, drive, truncate
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,22 @@ def test_a_log_that_was_cut_below_the_leaders_low_watermark_does_not_start_behin
     drive(full_disk._trim(partition, end + 10, LogStartReason.COPIED))
 
     assert (log.log_start_offset, log.log_end_offset) == (end, end)
+
+
+def test_a_log_that_is_cut_while_its_start_is_recorded_does_not_start_behind_its_end() -> None:
+    """It may be offered again, follow a new leader, and be offline again. The broker would end by an assertion."""
+    _, log = Machine().open_log()
+    append(log, 3)
+    end = log.log_end_offset
+    state = SimpleNamespace(high_watermark=end, role=Role.OFFLINE, damage=None)
+    partition: Any = SimpleNamespace(topic_partition=PARTITION, log=log, state=state)
+
+    async def cut_meanwhile(*_: object) -> None:
+        truncate(log, 2)
+
+    log.record_start = cut_meanwhile  # type: ignore[method-assign, assignment]
+    drive(full_disk_of(1, partition, None)._trim(partition, end, LogStartReason.COPIED))
+    assert (log.log_start_offset, log.log_end_offset) == (0, 2)
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
