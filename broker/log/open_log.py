@@ -102,6 +102,8 @@ class OpenLog:
                 self.damage = str(error)
         elif not loaded.report.clean:
             self.note_cut()  # the process before may have cut it
+            for offset in self.snapshots.offsets:  # neither it nor recovery has synced them
+                self.unsynced.add(self.snapshots.path(offset))
 
     @property
     def size_bytes(self) -> int:

@@ -241,3 +241,26 @@ def test_a_deletion_at_the_head_does_not_count_later_segments_as_synced(machine:
     delete_head(log, 30)
     drive(directory.checkpoint_recovery_points())
     assert lose_power_and_start(machine).damage is None
+
+
+@pytest.mark.invariant("I25", "I44")
+def test_producers_of_a_deleted_head_outlive_a_kill_and_a_later_power_cut(machine: Machine) -> None:
+    """A killed process or the start after it wrote the snapshots, and nothing synced them. Once the head is deleted the
+    snapshot at its end is all that is known of the producers there: a retry was written a second time."""
+    _, log = machine.open_log(SMALL)
+    append(log, 1, producer=(7, 0, 0))
+    append(log, 20)
+    machine.kill()
+    directory, log = machine.open_log(SMALL)
+    append(log, 1)
+    store(directory, log)
+    base, end = log.segments[-1].base_offset, log.log_end_offset
+    drive(log.record_start(base, LogStartReason.TRIM))
+    log.trim_before(base, LogStartReason.TRIM)
+    assert delete_head(log, base) == base
+    drive(directory.maintain(1 << 50))
+    assert log.producers.get(7) is not None
+    machine.lose_power()
+    log = machine.open_log(SMALL)[1]
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, base, end)
+    assert log.producers.get(7) is not None
