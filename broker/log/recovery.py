@@ -120,7 +120,7 @@ class _Loader:
         end = max(end, start)
         self._fill_recorded_digests(end)
         first = self.segments[0].base_offset if self.segments else start
-        self._complete_epochs(end)
+        self._complete_epochs(first, end)
         epochs = truncate_epochs(self.epochs.entries, first, end)
         self.report.segments = len(self.segments)
         return LoadedLog(
@@ -437,10 +437,13 @@ class _Loader:
             if header.producer_id >= 0:
                 self.producers.update(header)
 
-    def _complete_epochs(self, end: int) -> None:
+    def _complete_epochs(self, first: int, end: int) -> None:
         """Add epochs of batches in front of the first entry: the epoch file is lost, or the recorded log start is older
         than it, so that the log begins earlier."""
         entries = self.epochs.entries
+        if entries and entries[0][1] < first and not any(segment.size for segment in self.segments):
+            self.report.found.append(epochs_not_used(self.directory, "it is from before the log was emptied"))
+            entries = []  # which of them was the last one in front of the log is unknown
         first_known = entries[0][1] if entries else end
         front = EpochRebuild([])
         for header in self._headers(0, first_known):

@@ -162,7 +162,9 @@ STARTS = (
                 "        self._note_epoch_file()\n",
             ),
             # and recovery does not complete the file: either rule would make up for the other
-            Edit("broker.log.recovery", "        self._complete_epochs(end)\n        epochs =", "        epochs ="),
+            Edit(
+                "broker.log.recovery", "        self._complete_epochs(first, end)\n        epochs =", "        epochs ="
+            ),
         ),
         schedule=Schedule("storage:epochs_of_closed_segments"),
     ),

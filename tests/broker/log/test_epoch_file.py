@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, read_epoch_file
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, format_epoch_checkpoint
-from tests.broker.log.machine import OWNER, PARTITION, PATH, SMALL, Machine, append, check_log, drive
+from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, LogStartReason, format_epoch_checkpoint
+from tests.broker.log.machine import OWNER, PARTITION, PATH, SMALL, Machine, append, check_log, drive, trim_epochs
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 
@@ -71,6 +72,38 @@ def test_leader_epochs_in_front_of_the_log_that_its_batches_contradict_are_not_b
     _, log = machine.open_log(ONE_SEGMENT)
     check_log(log)
     assert any("contradicts" in each.reason for each in log.report.files_not_used) == (later > 2)
+
+
+@pytest.mark.invariant("I13")
+@pytest.mark.parametrize("stop", ["clean", "kill", "power"])
+@pytest.mark.parametrize("is_older", [True, False])
+def test_an_older_epoch_file_of_a_log_without_batches_is_not_believed(
+    machine: Machine, stop: str, is_older: bool
+) -> None:
+    """Its last epoch counted as that of the log's start, where a later one had been. As a follower the replica then cut
+    to where its leader says that this epoch ended, which is below what is committed."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 5, epoch=1)
+    older = machine.content(EPOCH_CHECKPOINT)
+    append(log, 5, epoch=2)
+    drive(log.flush())
+    drive(log.record_start(20, LogStartReason.RETENTION))
+    log.trim_before(20, LogStartReason.RETENTION)
+    delete_head(log, 20)
+    trim_epochs(log)
+    drive(log.flush())
+    drive(directory.maintain(0))
+    if stop == "clean":
+        drive(directory.close(clean=True, high_watermarks={}))
+    machine.kill()
+    if stop == "power":
+        machine.lose_power()
+    if is_older:
+        machine.edit(EPOCH_CHECKPOINT, older)
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert (log.damage, log.log_start_offset, log.log_end_offset, log.epoch_entries()) == (None, 20, 20, [])
+    reasons = [each.reason for each in log.report.files_not_used]
+    assert reasons == ["it is from before the log was emptied"] * is_older
 
 
 @pytest.mark.invariant("I13")
