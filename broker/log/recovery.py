@@ -19,7 +19,9 @@ offset or epoch, which the CRC does not cover, does not follow from the batch be
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, RecoveryReport
 from minibroker.broker.log.segments.segment_digest import digest_of_headers
@@ -155,11 +157,8 @@ class _Loader:
             self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
         elif tail.end_offset < self.synced_end:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
-        if tail.last_epoch is None and len(self.segments) > 1:  # it was begun, and nothing written to it
-            segment = self.segments[-2]
-            self._check_last_epoch(segment, self._read_tail(segment))
-        else:
-            self._check_last_epoch(segment, tail)
+        is_begun = tail.last_epoch is None and len(self.segments) > 1  # and nothing written to it
+        self._check_last_epoch(self._read_tail(self.segments[-2]) if is_begun else tail)
         return tail.end_offset
 
     def _fill_recorded_digests(self, end: int) -> None:
@@ -173,10 +172,13 @@ class _Loader:
             if segment.digest is None and found is not None and found[0] == segment_end:
                 segment.digest = found[1]
 
-    def _has_recorded_digest(self, segment: SegmentFile, end: int) -> bool:
-        """Whether the headers in this segment, epochs included, are those of which the digest was recorded."""
-        recorded = self._read_digests()
-        return recorded.get(segment.base_offset) == (end, digest_of_headers(self._headers(segment.base_offset, end)))
+    def _has_recorded_digest(self, offset: int, end: int) -> bool:
+        """Whether the headers in the segment that holds the offset, epochs included, are those of which the digest was
+        recorded. `end`: that of the last segment."""
+        number = bisect_right(self.segments, offset, key=attrgetter("base_offset"))
+        base = self.segments[number - 1].base_offset
+        end = self.segments[number].base_offset if number < len(self.segments) else end
+        return self._read_digests().get(base) == (end, digest_of_headers(self._headers(base, end)))
 
     def _read_digests(self) -> dict[int, tuple[int, int]]:
         owner = self.context.topic_id, self.context.partition
@@ -258,7 +260,7 @@ class _Loader:
         self._distrust_epochs_of_another_log(self.segments[first])
         if first > 0:
             tail = self._read_tail(self.segments[first - 1])
-            self._check_last_epoch(self.segments[first - 1], tail)
+            self._check_last_epoch(tail)
             self.last_epoch = NO_EPOCH if tail.last_epoch is None else tail.last_epoch
         self._replay_up_to(base)
         end = base
@@ -275,7 +277,7 @@ class _Loader:
             number += 1
             if not sound:
                 self._drop_from(number)
-        self._check_epochs(self.segments[-1], self.epochs.entries, base, end)
+        self._check_epochs(self.epochs.entries, base, end)
         return end
 
     def _drop_from(self, number: int) -> None:
@@ -320,22 +322,23 @@ class _Loader:
         finally:
             file.close()
 
-    def _check_epochs(self, segment: SegmentFile, found: list[EpochEntry], start: int, end: int) -> None:
+    def _check_epochs(self, found: list[EpochEntry], start: int, end: int) -> None:
         """An epoch is written before its first batch, so unless a power cut may have taken what was written last, the
-        file names the epoch of each batch, and rot of either is damage. Without a file, or with the digest of a clean
-        stop, the batches decide."""
-        if not (self.clean or self.was_only_killed):
-            return
-        offset = contradicted_at(self.stored_epochs, found, start, end)
-        if offset is not None and not (self.clean and self._has_recorded_digest(segment, end)):
+        file names the epoch of each batch, and rot of either is damage. After a power cut the file may be older, but
+        where a closed segment was synced it names no later epoch than the batches. Without a file, or with a recorded
+        digest of the segment, the batches decide."""
+        may_be_older = not (self.clean or self.was_only_killed)
+        compared = min(end, self.synced_end, self.segments[-1].base_offset) if may_be_older else end
+        offset = contradicted_at(self.stored_epochs, found, start, compared, may_be_older)
+        if offset is not None and (self.was_only_killed or not self._has_recorded_digest(offset, end)):
             self._damaged(f"its epoch file and its batches name different leader epochs at offset {offset}")
 
-    def _check_last_epoch(self, segment: SegmentFile, tail: SegmentTail) -> None:
+    def _check_last_epoch(self, tail: SegmentTail) -> None:
         """An older copy of the file, or an empty one, lacks the epoch of the last batch."""
         if tail.last_epoch is None:
             return
         last = tail.end_offset - 1
-        self._check_epochs(segment, [(tail.last_epoch, last)], last, tail.end_offset)
+        self._check_epochs([(tail.last_epoch, last)], last, tail.end_offset)
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
         if not there or there[-1] != tail.last_epoch:
             reason = f"it lacks epoch {tail.last_epoch}" if there else "it is missing or empty"

@@ -208,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="found by the swarm (seed 17142375 with faulty disks): a bit of an epoch rotted while its broker was down",
         rule="unless the power was cut, an epoch file that contradicts a batch is damage (section 11)",
         breaks=("I20",),
-        edits=(Edit("broker.log.recovery", "        if offset is not None and not (", "        if False and not ("),),
+        edits=(Edit("broker.log.recovery", "        if offset is not None and (", "        if False and ("),),
         schedule=Schedule("epochs:epoch_rots_after_a_kill"),
     ),
     Mutant(
@@ -220,8 +220,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.side_files.epoch_file",
-                "        if _epoch_at(stored, offset) not in (NO_EPOCH, _epoch_at(found, offset)):\n",
-                "        if _epoch_at(stored, offset) > _epoch_at(found, offset):\n",
+                "        if named > there or (named not in (NO_EPOCH, there) and not may_be_older):\n",
+                "        if named > there:\n",
             ),
         ),
         schedule=Schedule("epochs:epoch_of_the_last_batch_rots_upward"),

@@ -95,15 +95,19 @@ def truncate_epochs(entries: list[EpochEntry], start_offset: int, end_offset: in
     return kept
 
 
-def contradicted_at(stored: list[EpochEntry], found: list[EpochEntry], start: int, end: int) -> int | None:
+def contradicted_at(
+    stored: list[EpochEntry], found: list[EpochEntry], start: int, end: int, may_be_older: bool = False
+) -> int | None:
     """The first offset in [start, end) where the stored entries name another epoch than the batches there, or None.
 
     stored: entries of a file, possibly without those of batches in front of its first one.
     found: entries of the batches in the range. Both as (epoch, start offset), rising.
+    may_be_older: the file may lack later epochs, so that only a higher one than that of the batches contradicts them.
     """
     changes = {first for _, first in [*stored, *found] if start < first < end}
     for offset in sorted({start} | changes) if start < end else ():
-        if _epoch_at(stored, offset) not in (NO_EPOCH, _epoch_at(found, offset)):
+        named, there = _epoch_at(stored, offset), _epoch_at(found, offset)
+        if named > there or (named not in (NO_EPOCH, there) and not may_be_older):
             return offset
     return None
 

@@ -8,10 +8,27 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, read_epoch_file
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, LogStartReason, format_epoch_checkpoint
-from tests.broker.log.machine import OWNER, PARTITION, PATH, SMALL, Machine, append, check_log, drive, trim_epochs
+from minibroker.protocol.files.checkpoints import (
+    EPOCH_CHECKPOINT,
+    LogStartReason,
+    format_epoch_checkpoint,
+    segment_file_name,
+)
+from tests.broker.log.machine import (
+    OWNER,
+    PARTITION,
+    PATH,
+    SMALL,
+    Machine,
+    append,
+    check_log,
+    drive,
+    trim_epochs,
+    truncate,
+)
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
+FIRST = segment_file_name(0)
 
 
 def read(machine: Machine, entries: list[EpochEntry]) -> tuple[list[EpochEntry], list[str]]:
@@ -167,6 +184,56 @@ def test_a_file_that_lacks_the_last_epoch_after_a_clean_stop_is_rebuilt(
     assert log.segments[-1].size == 0 if is_begun else log.segments[-1].size > 0
     assert log.epoch_entries() == [(0, 0), (1, 16), (2, base)]
     assert (log.damage is None) is (has_digests or not stored)
+
+
+@pytest.mark.invariant("I13", "I20")
+@pytest.mark.parametrize(
+    ("closed_at", "synced", "is_damage"),
+    [(12, 16, True), (12, 12, True), (14, 12, True), (14, 10, False), (None, 16, False)],
+)
+def test_an_older_copy_of_a_closed_segment_that_was_synced_is_damage_after_a_power_cut(
+    machine: Machine, closed_at: int | None, synced: int, is_damage: bool
+) -> None:
+    """Its batches were cut, and those of a later epoch committed in their place. The history was bent to fit the copy.
+    The open segment may differ from the file: a power cut brings back what a cut removed that was not synced."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 5, epoch=1)
+    append(log, 1, epoch=1, value=b"uncommitted")
+    older = machine.content(FIRST)
+    truncate(log, 10)
+    drive(log.flush())
+    for end in (12, 14, 16):
+        append(log, 1, epoch=3, value=b"a committed")
+        if end == closed_at:
+            log.roll_if_aged(1 << 60)
+        if end == synced:
+            drive(log.flush())
+            drive(directory.checkpoint_recovery_points())
+    machine.kill()
+    machine.storage.boots += 1
+    machine.edit(FIRST, older + machine.content(FIRST)[len(older) :])
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert (log.damage is not None) is is_damage
+    if not is_damage:
+        assert log.log_end_offset == 16
+        check_log(log)
+
+
+@pytest.mark.invariant("I13", "I44")
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_an_epoch_file_ahead_of_a_closed_segment_is_rebuilt_if_the_recorded_digest_fits_the_batches(
+    machine: Machine, has_digests: bool
+) -> None:
+    """A copy from a moment when an epoch had begun that got no batches."""
+    base = scanned_segment_of(machine, epoch=2)
+    machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint([(0, 0), (1, 16), (5, base - 2)], OWNER))
+    if not has_digests:
+        machine.disk().remove(f"{PATH}/{PARTITION}/digests")
+    machine.kill()
+    machine.storage.boots += 1
+    _, log = machine.open_log(SMALL)
+    assert (log.damage is None) is has_digests
+    assert log.epoch_entries() == [(0, 0), (1, 16), (2, base)]
 
 
 def test_an_epoch_file_that_is_written_is_not_written_again(machine: Machine) -> None:

@@ -187,6 +187,24 @@ def test_where_the_epoch_file_contradicts_batches(
     assert contradicted_at(stored, found, 9, 9) is None
 
 
+@pytest.mark.parametrize(
+    ("stored", "found", "offset"),
+    [
+        ([], [(0, 0)], None),
+        ([(0, 0)], [(0, 0), (2, 5), (3, 7)], None),
+        ([(0, 0), (2, 5)], [(0, 0), (3, 5)], None),
+        ([(2, 5)], [(0, 0), (2, 5)], None),
+        ([(0, 0), (2, 5)], [(0, 0), (1, 5)], 5),
+        ([(0, 0), (2, 5)], [(0, 0)], 5),
+        ([(0, 0), (4, 8)], [(0, 0), (1, 5)], 8),  # behind an epoch that it lacks
+    ],
+)
+def test_where_an_epoch_file_that_may_be_older_contradicts_batches(
+    stored: list[EpochEntry], found: list[EpochEntry], offset: int | None
+) -> None:
+    assert contradicted_at(stored, found, 0, 10, may_be_older=True) == offset
+
+
 @pytest.mark.parametrize("garbage", [b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000])
 def test_a_garbage_tail_is_damage_on_the_same_boot(machine: Machine, garbage: bytes) -> None:
     start_with(machine)
