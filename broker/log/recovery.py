@@ -39,7 +39,7 @@ from minibroker.broker.log.side_files.epoch_file import (
     read_epoch_file,
     truncate_epochs,
 )
-from minibroker.broker.log.side_files.log_start_file import read_log_start
+from minibroker.broker.log.side_files.log_start_file import is_left_of_a_reset, read_log_start
 from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.events.broker_events import FileNotUsed
@@ -110,9 +110,12 @@ class _Loader:
         if end < self.promised_end:
             self._damaged(f"the log ends at {end}, it was synced up to {self.promised_end}")
         start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
-        # After a clean stop or a kill no power cut has taken the tail.
-        if end < start and (self.clean or self.was_only_killed) and not self._was_restarted_empty():
-            self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
+        # After a clean stop or a kill no power cut has taken the tail, and a clean stop interrupts no reset. Behind a
+        # power cut a lost tail, an interrupted reset and an older copy of the file look alike.
+        if end < start and (self.clean or self.was_only_killed):
+            first = self.segments[0].base_offset
+            if self.clean or not is_left_of_a_reset(self.disk, self.directory, first):
+                self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
         if end < start and self.damage is None:  # all that is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")
             self._remove_from(0)

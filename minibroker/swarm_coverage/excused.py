@@ -178,6 +178,7 @@ RARE = Excuse(
         *in_file("broker/log/ownership.py", "_why_nameless"),
         *in_file("broker/log/partition_log.py", "PartitionLog.lower_start"),
         *in_file("broker/log/recovery.py", "_Loader._has_recorded_digest"),
+        *in_file("broker/log/side_files/log_start_file.py", "is_left_of_a_reset"),
         *in_file("broker/log/segments/segment_digest.py", "SegmentDigest.complete"),
         *in_file("broker/log/side_files/digest_file.py", "_not_used"),
         *in_file("broker/log/segments/segment_tail.py", "is_cut_off"),

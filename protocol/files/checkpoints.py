@@ -340,7 +340,12 @@ def format_log_start(start: LogStart, change: int = 0) -> bytes:
 
 def parse_log_start(content: bytes) -> tuple[LogStart, int]:
     """The newest sound slot, and the number of its change. Raises CorruptCheckpoint if none is sound."""
-    sound: list[tuple[int, LogStart]] = []
+    return parse_log_starts(content)[0]
+
+
+def parse_log_starts(content: bytes) -> list[tuple[LogStart, int]]:
+    """All sound slots and the numbers of their changes, the newest first. Raises CorruptCheckpoint if none is sound."""
+    sound: list[tuple[LogStart, int]] = []
     damage = CorruptCheckpoint("there is no slot")
     for at in range(0, LOG_START_SLOTS * LOG_START_SLOT_BYTES, LOG_START_SLOT_BYTES):
         try:
@@ -349,11 +354,10 @@ def parse_log_start(content: bytes) -> tuple[LogStart, int]:
             damage = damage if isinstance(damage, OtherVersion) else error
     if not sound:
         raise damage
-    change, start = max(sound, key=lambda slot: slot[0])
-    return start, change
+    return sorted(sound, key=lambda slot: slot[1], reverse=True)
 
 
-def _parse_slot(slot: bytes) -> tuple[int, LogStart]:
+def _parse_slot(slot: bytes) -> tuple[LogStart, int]:
     text = text_under_checksum(slot.rstrip(b"\n") + b"\n")
     match = _LOG_START.fullmatch(text)
     if match is None:
@@ -368,7 +372,7 @@ def _parse_slot(slot: bytes) -> tuple[int, LogStart]:
         offset=parse_number(offset, offset),
         reason=LogStartReason(reason),
     )
-    return int(change), start
+    return start, int(change)
 
 
 def require_version(name: str, text: str, expected: int) -> None:

@@ -142,6 +142,10 @@ def test_a_log_start_is_the_newest_sound_slot() -> None:
     assert old.startswith(lines)
     assert len(old) == len(new) == checkpoints.LOG_START_SLOT_BYTES
     assert checkpoints.parse_log_start(old + new) == checkpoints.parse_log_start(new + old) == (LATER, 4)
+    assert (
+        checkpoints.parse_log_starts(old + new) == checkpoints.parse_log_starts(new + old) == [(LATER, 4), (START, 3)]
+    )
+    assert checkpoints.parse_log_starts(old + bytes(4_096)) == [(START, 3)]
     assert checkpoints.parse_log_start(old + bytes(4_096)) == checkpoints.parse_log_start(old) == (START, 3)
     with pytest.raises(CorruptCheckpoint):
         checkpoints.parse_log_start(bytes(8_192))

@@ -26,6 +26,7 @@ from minibroker.protocol.files.checkpoints import (
     LogStartReason,
     format_log_start,
     parse_log_start,
+    parse_log_starts,
 )
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
@@ -42,6 +43,14 @@ def read_log_start(disk: Disk, directory: str, found: list[FileNotUsed]) -> tupl
         consequence = "a log that begins above offset 0 counts as damaged"
         found.append(FileNotUsed(path=path, reason=str(error), consequence=consequence))
         return None
+
+
+def is_left_of_a_reset(disk: Disk, directory: str, first_offset: int) -> bool:
+    """Whether a reset that was interrupted explains batches in front of the recorded start, the first at that offset:
+    then it is the newest change, and the start before it explains that first offset. An older copy of the file, or one
+    without its newest slot, most often has no such start."""
+    (start, _), *before = parse_log_starts(disk.read_file(f"{directory}/{LOG_START}", SMALL_FILE_BYTES_MAX))
+    return start.reason is LogStartReason.RESET and any(first_offset <= earlier.offset for earlier, _ in before)
 
 
 class StartRecord:

@@ -7,16 +7,20 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.unsynced_files import SYNCS_AT_ONCE
 from minibroker.protocol.files.checkpoints import (
+    LOG_START,
+    LOG_START_SLOT_BYTES,
+    LOG_START_SLOTS,
     MAX_SEGMENT_OFFSET,
     RECOVERY_POINT_CHECKPOINT,
     SMALL_FILE_BYTES_MAX,
     LogStart,
     LogStartReason,
     format_log_start,
+    parse_log_start,
     segment_file_name,
 )
 from minibroker.protocol.ids import TopicPartition
-from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive
+from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive, reset, truncate
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 FIRST = segment_file_name(0)
@@ -98,6 +102,35 @@ def test_no_segment_is_removed_if_the_recorded_start_is_after_the_end(
     assert log.damage is not None
     assert "begins at 1000000" in log.damage
     assert machine.content(FIRST) == content
+
+
+@pytest.mark.invariant("I19", "I21")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("is_older", [True, False])
+def test_no_segment_is_removed_if_an_earlier_reset_is_recorded_after_the_end(
+    machine: Machine, clean: bool, is_older: bool
+) -> None:
+    """An older copy of the file, or one flipped bit in its newest slot. A reset that a kill interrupted is the newest
+    change, and the one before it explains where the files begin; a clean stop interrupts none."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    reset(log, 100)
+    append(log, 5)
+    content = bytearray(machine.content(LOG_START))
+    truncate(log, 50)  # a leader after an unclean election ends there
+    append(log, 5)
+    drive(directory.close(clean, {}))
+    machine.kill()
+    if not is_older:
+        content = bytearray(machine.content(LOG_START))
+        change = parse_log_start(bytes(content))[1]
+        content[change % LOG_START_SLOTS * LOG_START_SLOT_BYTES + 30] ^= 4
+    machine.edit(LOG_START, bytes(content))
+    name = segment_file_name(50)
+    batches = machine.content(name)
+    log = machine.open(ONE_SEGMENT).logs[PARTITION]
+    assert log.damage == "the log ends at 60, its log-start file says that it begins at 100"
+    assert machine.content(name) == batches
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

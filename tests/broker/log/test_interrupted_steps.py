@@ -171,6 +171,39 @@ def test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage(target: int, is_
 
 
 @pytest.mark.invariant("I44")
+@pytest.mark.parametrize("failed", [None, "sync_directory", "open"])
+@pytest.mark.parametrize("first", [0, 10, 20])
+def test_a_kill_within_a_reset_behind_the_end_is_no_damage(first: int, failed: str | None) -> None:
+    """What is left lies in front of the recorded start. The start before explains where it begins: the log was created
+    there, reset to there, or its head deleted. A first reset may have failed for want of a descriptor."""
+    for call in range(1, CALLS_MAX):
+        machine = Machine()
+        directory, log = machine.open_log(SMALL)
+        if first == 10:
+            reset(log, first)
+        append(log, 20, epoch=3)
+        store(directory, log)
+        if first == 20:
+            drive(log.record_start(first, LogStartReason.RETENTION))
+            log.trim_before(first)
+            delete_head(log, first)
+        assert 0 <= first - log.segments[0].base_offset < 10
+        if failed is not None:
+            path = log.directory if failed == "sync_directory" else f"{log.directory}/log-start"
+            machine.storage.fail(failed, path, times=1, no_descriptor=True)
+            with pytest.raises(OutOfDescriptors):
+                reset(log, 100)
+            log.finish_cut()
+        killed = is_killed_at(machine, call, lambda log=log: reset(log, 100))  # type: ignore[misc]
+        log = machine.open_log(SMALL)[1]
+        assert log.damage is None
+        check_log(log, whole_history=first != 20)
+        if not killed:
+            assert log.log_start_offset == log.log_end_offset == 100
+            return
+
+
+@pytest.mark.invariant("I44")
 @pytest.mark.parametrize("is_lowered", [True, False])
 def test_a_kill_within_a_truncation_below_the_recorded_start_is_no_damage(is_lowered: bool) -> None:
     """The start was lowered, and not recorded yet; or the cut itself lowers it."""
