@@ -97,7 +97,7 @@ class StartRecord:
         self._written_at_once += 1
         self.is_certain = False
         if self._writing.locked() or not self._write_in_place(start, self._change):
-            self._disk.replace_file(self._path, _whole(start, self._change))
+            self._disk.replace_file(self._path, _whole(start, self._change, self.known))
         self.known, self.is_certain, self._wanted = start, True, None
 
     async def write(self, wanted: Callable[[], LogStart | None]) -> None:
@@ -144,8 +144,11 @@ class StartRecord:
             file.close()
 
 
-def _whole(start: LogStart, change: int) -> bytes:
-    """The file with one slot in use."""
+def _whole(start: LogStart, change: int, before: LogStart | None = None) -> bytes:
+    """The file with one slot in use, or with the start before in the other one: it may have to explain what an
+    interrupted reset leaves."""
     slots = [b"\n" * LOG_START_SLOT_BYTES] * LOG_START_SLOTS
+    if before is not None:
+        slots[(change - 1) % LOG_START_SLOTS] = format_log_start(before, change - 1)
     slots[change % LOG_START_SLOTS] = format_log_start(start, change)
     return b"".join(slots)

@@ -95,3 +95,13 @@ def test_a_torn_write_of_a_start_on_the_loop_leaves_the_earlier_one_though_a_thr
     in_front_of(machine, "write_at", fall)
     drive(log.record_start(40, LogStartReason.RETENTION))
     assert found == [stored]
+
+
+@pytest.mark.invariant("I44")
+def test_a_kill_in_a_reset_that_began_while_a_thread_writes_a_start_damages_nothing(machine: Machine) -> None:
+    """The start before the reset explains the files that it leaves."""
+    _, log = synced(machine)
+    in_front_of(machine, "write_at", lambda: log.record_at_once(100, LogStartReason.RESET))
+    drive(log.record_start(40, LogStartReason.RETENTION))
+    log = restart(machine)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 100, 100)
