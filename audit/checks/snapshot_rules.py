@@ -50,6 +50,8 @@ class _Snapshot(NamedTuple):
     place: tuple[str, int, int]
     """Topic id, partition, offset."""
     producers: list[_Producer]
+    is_incomplete: bool = False
+    """Producers may be missing that wrote in front of the log's first batch."""
 
 
 class _Unreadable(Exception):

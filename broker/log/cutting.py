@@ -13,7 +13,7 @@ from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import LogStartReason
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,11 @@ def reset_to(log: OpenLog, offset: int, producers: ProducerStates) -> None:
     log.producers = producers
     log.is_cut_unfinished = False
     log.make_file()
-    if len(log.producers):
-        log.unsynced.add(log.snapshots.write(offset, log.producers))
+    if offset > 0:  # also without producers: then the file says that there were none
+        try:
+            log.unsynced.add(log.snapshots.write(offset, log.producers))
+        except (DiskFull, OutOfDescriptors) as error:  # the next start takes the states for incomplete
+            log.health.record_error(error)
 
 
 def discard_batches(log: OpenLog, segment: Segment) -> None:
@@ -91,8 +94,8 @@ def rebuild_producers(log: OpenLog) -> None:
     log.snapshots.remove_above(end)
     if had_producers:  # else none can be missing, and the log need not be read
         unusable: list[FileNotUsed] = []
-        snapshot_offset, producers = log.snapshots.newest(end, unusable)
-        for header in log.headers(snapshot_offset or 0):
+        snapshot_offset, producers = log.snapshots.newest(log.segments[0].base_offset, end, unusable)
+        for header in log.headers(snapshot_offset):
             producers.update(header)
         log.producers = producers
         for each in unusable:

@@ -178,9 +178,9 @@ class PartitionLog(OpenLog):
 
     def reset_to(self, offset: int, producers: ProducerStates | None = None) -> None:
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: another
-        replica's states of producers that wrote below it."""
+        replica's states of producers that wrote below it. Without them, they count as incomplete."""
         self.health.require_online()
-        self._reset_to(offset, ProducerStates() if producers is None else producers)
+        self._reset_to(offset, ProducerStates(is_incomplete=offset > 0) if producers is None else producers)
 
     def trim_before(
         self, start_offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False

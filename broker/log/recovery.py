@@ -121,6 +121,7 @@ class _Loader:
             self._remove_from(0)
             self.snapshots.remove_above(-1)
             self.producers.clear()
+            self.producers.is_incomplete = True
             self.epochs = EpochRebuild([])
         end = max(end, start)
         self._fill_recorded_digests(end)
@@ -437,9 +438,10 @@ class _Loader:
         """Restore producer states as of `end`, from the newest snapshot and later batches; keep epochs begun below. The
         snapshot is usually that of `end`: batches are read, with all checks, where it is lost."""
         self.epochs.keep_below(end)
-        offset, self.producers = self.snapshots.newest(end, self.report.found)
+        first = self.segments[0].base_offset if self.segments else self.start
+        offset, self.producers = self.snapshots.newest(first, end, self.report.found)
         self.snapshots.remove_above(end)  # they may describe a tail that is lost
-        for header in self._headers(offset or 0, end, scan_batches):
+        for header in self._headers(offset, end, scan_batches):
             if header.producer_id >= 0:
                 self.producers.update(header)
 

@@ -366,7 +366,7 @@ class Partition:
             return ProducerStates.load(effect.producers)
         except CorruptSnapshot as error:
             log.error("%s: the producer states sent by the leader are not readable: %s", self.topic_partition, error)
-            return ProducerStates()
+            return ProducerStates(is_incomplete=True)
 
     def trim_before(self, effect: ev.TrimBefore) -> None:
         if effect.drops_all:

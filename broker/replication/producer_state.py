@@ -132,7 +132,13 @@ class SnapshotPlace(NamedTuple):
         return f"partition {self.partition} of topic {self.topic_id!r} at offset {self.offset}"
 
 
-_Snapshot: TypeAlias = tuple[int, SnapshotPlace | None, list[tuple[int, int, int, list[ProducedBatch]]]]
+class _Snapshot(NamedTuple):
+    version: int
+    place: SnapshotPlace | None
+    producers: list[tuple[int, int, int, list[ProducedBatch]]]
+    is_incomplete: bool = False
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 
@@ -140,9 +146,11 @@ _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 class ProducerStates:
     """All producers of one partition, in the order of their last batch."""
 
-    __slots__ = ("_idle", "_states")
+    __slots__ = ("_idle", "_states", "is_incomplete")
 
-    def __init__(self) -> None:
+    def __init__(self, is_incomplete: bool = False) -> None:
+        self.is_incomplete = is_incomplete
+        """Whether producers may be missing that wrote in front of the log's first batch: no file tells of them."""
         self._states: dict[int, ProducerState] = {}
         self._idle: dict[int, int] = {}
         """Producers forgotten for their silence, the latest last, with their epochs. In memory only."""
@@ -169,7 +177,7 @@ class ProducerStates:
 
     def check(self, header: BatchHeader, is_retry: bool = False) -> SequenceCheck:
         """Decide about a client's batch. A batch without a producer id is always new. `is_retry`: an earlier attempt
-        was not answered; if this producer was forgotten, or any one for lack of room, it may have been written."""
+        was not answered; if this producer was forgotten, or any one may be missing, it may have been written."""
         if header.producer_id < 0:
             return ACCEPT
         if header.producer_epoch < 0 or header.base_sequence < 0:
@@ -178,7 +186,7 @@ class ProducerStates:
         if state is None:
             if is_retry and header.producer_epoch <= self._idle.get(header.producer_id, -1):
                 return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "it was silent for so long that it was forgotten")
-            if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):
+            if header.base_sequence == 0 and not (is_retry and self._may_lack_any):
                 return ACCEPT
             return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "nothing is known of its sequences before")
         if header.producer_epoch < state.producer_epoch:
@@ -188,6 +196,11 @@ class ProducerStates:
             is_first = header.base_sequence == 0
             return ACCEPT if is_first else Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return _check_sequence(header, state)
+
+    @property
+    def _may_lack_any(self) -> bool:
+        """Where all places are taken, producers may have been forgotten for lack of room."""
+        return self.is_incomplete or len(self._states) >= PRODUCERS_MAX
 
     def update(self, header: BatchHeader, now_ms: int = NOT_DATED) -> None:
         """Remember a batch that is in the log now. `now_ms`: when it was appended, by this broker's wall clock."""
@@ -246,7 +259,7 @@ class ProducerStates:
         self._idle.clear()
 
     def copy(self) -> "ProducerStates":
-        states = ProducerStates()
+        states = ProducerStates(self.is_incomplete)
         states._states = dict(self._states)
         states._idle = dict(self._idle)
         return states
@@ -254,17 +267,19 @@ class ProducerStates:
     def snapshot(self, place: SnapshotPlace | None = None) -> bytes:
         """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset], [[producer_id, producer_epoch,
         appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]]. Without a place (nil)
-        it is sent to another replica, not kept."""
+        it is sent to another replica, not kept. If producers may be missing, `true` follows them."""
         producers = [
             (producer, state.producer_epoch, state.appended_ms, state.batches)
             for producer, state in self._states.items()
         ]
-        body = _ENCODER.encode((SNAPSHOT_VERSION, place, producers))
+        content = (SNAPSHOT_VERSION, place, producers)
+        body = _ENCODER.encode((*content, True) if self.is_incomplete else content)
         return _CRC.pack(crc32c(body)) + body
 
     def snapshot_below(self, offset: int, bytes_max: int) -> bytes:
         """A snapshot of the batches below `offset`, for a replica that starts empty there and reads the later ones
-        itself. If it exceeds `bytes_max`, the longest idle producers are left out. Empty if there are no batches."""
+        itself. If it exceeds `bytes_max`, the longest idle producers are left out. Empty if there are no batches,
+        and none may be missing."""
         chosen: list[tuple[int, ProducerState]] = []
         room = bytes_max - _SNAPSHOT_HEAD_BYTES
         for producer_id, state in reversed(self._states.items()):
@@ -274,9 +289,9 @@ class ProducerStates:
                 break
             if packed:
                 chosen.append((producer_id, replace(state, packed=packed)))
-        states = ProducerStates()
+        states = ProducerStates(self.is_incomplete)
         states._states = dict(reversed(chosen))
-        return states.snapshot() if chosen else b""
+        return states.snapshot() if chosen or self.is_incomplete else b""
 
     @classmethod
     def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":
@@ -286,14 +301,14 @@ class ProducerStates:
         if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
             raise CorruptSnapshot("the CRC of the producer snapshot does not match")
         try:
-            version, found, producers = _DECODER.decode(body)
+            version, found, producers, is_incomplete = _DECODER.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
         if version != SNAPSHOT_VERSION:
             raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
         if found != place:
             raise CorruptSnapshot(f"the producer snapshot is of {found}, not of {place}")
-        states = cls()
+        states = cls(is_incomplete)
         for producer_id, producer_epoch, appended_ms, batches in producers:
             problem = _misfit(producer_id, producer_epoch, appended_ms, batches, place)
             if problem is None and producer_id in states._states:

@@ -61,6 +61,13 @@ def test_a_forgotten_producer_may_be_absent(cluster: PlantedCluster) -> None:
     assert findings(cluster) == ()
 
 
+def test_producers_may_be_missing(cluster: PlantedCluster) -> None:
+    """Those in front of the log's first batch, where a snapshot was lost."""
+    incomplete = ProducerStates(is_incomplete=True)
+    put(cluster, 8, incomplete.snapshot(SnapshotPlace(TOPIC_ID, 0, 8)))
+    assert findings(cluster) == ()
+
+
 def test_batches_of_a_deleted_head_are_not_looked_for(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, written(run(start=12), base_offset=12), base_offset=12)

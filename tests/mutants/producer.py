@@ -45,8 +45,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.cutting",
-                "        snapshot_offset, producers = log.snapshots.newest(end, unusable)\n"
-                "        for header in log.headers(snapshot_offset or 0):\n"
+                "        snapshot_offset, producers = log.snapshots.newest(log.segments[0].base_offset, end, unusable)\n"
+                "        for header in log.headers(snapshot_offset):\n"
                 "            producers.update(header)\n"
                 "        log.producers = producers\n",
                 "        pass\n",

@@ -4,7 +4,7 @@ from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
 ACCEPT_ANY = Edit(
     "broker.replication.producer_state",
-    "            if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):\n"
+    "            if header.base_sequence == 0 and not (is_retry and self._may_lack_any):\n"
     "                return ACCEPT\n",
     "            return ACCEPT\n",
 )
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replication.producer_state",
-                "            if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):\n",
+                "            if header.base_sequence == 0 and not (is_retry and self._may_lack_any):\n",
                 "            if header.base_sequence == 0:\n",
             ),
         ),
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit(
                 "broker.replicas.partition",
                 "        self._cut(lambda: self.log.reset_to(effect.offset, producers))\n",
-                "        self._cut(lambda: self.log.reset_to(effect.offset))\n",
+                "        self._cut(lambda: self.log.reset_to(effect.offset, ProducerStates()))\n",
             ),
         ),
         schedule=Schedule("sequences:answer_lost_and_the_next_leader_was_reset"),
@@ -166,8 +166,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.recovery",
-                "self._headers(offset or 0, end, scan_batches)",
-                "self._headers(offset or 0, end)",
+                "self._headers(offset, end, scan_batches)",
+                "self._headers(offset, end)",
             ),
         ),
         schedule=UnitTest(

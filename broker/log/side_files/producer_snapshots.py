@@ -1,8 +1,9 @@
 """The `.snapshot` files of one partition: producer states as of the log end offset in the file name.
 
 Owns: which snapshots exist, and finding the newest sound one at or below an offset. Leaves to others: their content. A
-snapshot that is missing, damaged, or from another log or offset costs only time: an older one and the batches after it
-yield the same states.
+snapshot that is missing, damaged, or from another log or offset costs only time if an older one and the batches after
+it yield the same states. Where batches in between are deleted, the states are incomplete. So a log that begins above 0
+keeps a snapshot at its first offset, even if no producer wrote below.
 """
 
 from bisect import bisect_right
@@ -48,9 +49,16 @@ class ProducerSnapshots:
             self.offsets.insert(bisect_right(self.offsets, offset), offset)
         return path
 
-    def newest(self, end_offset: int, found: list[FileNotUsed]) -> tuple[int | None, ProducerStates]:
-        """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) if there is none.
-        `found` gets an event for each one that is not used."""
+    def newest(self, first_offset: int, end_offset: int, found: list[FileNotUsed]) -> tuple[int, ProducerStates]:
+        """The newest sound snapshot at or below `end_offset` and its offset; (0, no states) if there is none. If the
+        log, which begins at `first_offset`, has not all batches behind it, the states are incomplete. `found` gets an
+        event for each one that is not used."""
+        offset, states = self._newest_sound(end_offset, found)
+        if offset < first_offset:
+            states.is_incomplete = True
+        return offset, states
+
+    def _newest_sound(self, end_offset: int, found: list[FileNotUsed]) -> tuple[int, ProducerStates]:
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
             try:
                 content = self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX)
@@ -58,7 +66,7 @@ class ProducerSnapshots:
             except (CorruptSnapshot, FileMissing, FileTooLarge) as error:
                 consequence = "the states of producers are read from an older snapshot, or from the batches"
                 found.append(FileNotUsed(path=self.path(offset), reason=str(error), consequence=consequence))
-        return None, ProducerStates()
+        return 0, ProducerStates()
 
     def remove_above(self, offset: int) -> None:
         """Remove the snapshots of a truncated tail."""

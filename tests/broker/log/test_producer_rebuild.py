@@ -3,7 +3,13 @@
 import pytest
 
 from minibroker.broker.log.config import LogConfig
-from tests.broker.log.machine import Machine, append, append_batches, drive, make_batch
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.replication.producer_state import ACCEPT, Duplicate, ProducerStates, Refuse, SequenceCheck
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import LogStartReason
+from tests.broker.log.machine import PARTITION, Machine, append, append_batches, drive, make_batch, reset, trim_epochs
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 FIRST = f"{0:020d}.log"
@@ -78,3 +84,146 @@ def test_every_producer_of_a_run_is_remembered(machine: Machine, place: int) -> 
     append_batches(log, batches)
     assert [number for number in (7, 8) if log.producers.get(number) is None] == []
     assert -1 not in dict(log.producers)
+
+
+def retry_of_a_first_batch(log: PartitionLog, producer: int) -> SequenceCheck:
+    return log.producers.check(make_batch(0, producer=(producer, 0, 0))[0], is_retry=True)
+
+
+def is_refused(answer: SequenceCheck) -> bool:
+    return isinstance(answer, Refuse) and answer.error == ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+def without_head(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
+    """Producer 7 wrote the first batch, which is deleted. The log is empty at 8: its files name no producer."""
+    directory, log = machine.open_log(CONFIG)
+    append(log, 1, producer=(7, 0, 0))
+    append(log, 3)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(log.record_start(8, LogStartReason.TRIM))
+    log.trim_before(8, LogStartReason.TRIM)
+    delete_head(log, 8)
+    trim_epochs(log)
+    settle(directory)
+    return directory, log
+
+
+def settle(directory: LogDirectory) -> None:
+    drive(directory.maintain(0))
+    drive(directory.checkpoint_recovery_points())
+
+
+def end(machine: Machine, directory: LogDirectory, stop: str) -> None:
+    if stop == "clean":
+        drive(directory.close(True, {}))
+    machine.kill()
+    if stop == "without power":
+        machine.lose_power()
+
+
+def lose_snapshot(machine: Machine, loss: str) -> None:
+    [name] = machine.file_names(".snapshot")
+    if loss == "removed":
+        machine.disk().remove(f"/data/{PARTITION}/{name}")
+    else:
+        machine.edit(name, b"")
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+@pytest.mark.parametrize("loss", ["removed", "emptied"])
+def test_without_snapshot_and_head_an_unanswered_first_batch_is_refused(machine: Machine, stop: str, loss: str) -> None:
+    """Its producer may have written it in front of the log's first offset. It was written a second time. So it is
+    after the next starts, too, which find a snapshot of what was left."""
+    directory, log = without_head(machine)
+    assert isinstance(retry_of_a_first_batch(log, 7), Duplicate)
+    end(machine, directory, stop)
+    lose_snapshot(machine, loss)
+    machine.kill()
+    for following in ("clean", "killed"):
+        directory, log = machine.open_log(CONFIG)
+        assert log.damage is None
+        assert is_refused(retry_of_a_first_batch(log, 7))
+        assert log.producers.check(make_batch(0, producer=(8, 0, 0))[0]) == ACCEPT
+        append(log, 30)
+        drive(log.flush())
+        settle(directory)
+        end(machine, directory, following)
+
+
+@pytest.mark.invariant("I25")
+def test_a_snapshot_in_front_of_a_deleted_head_does_not_tell_of_the_batches_between(machine: Machine) -> None:
+    """A kill in the middle of a deletion leaves it there. The snapshot behind that head is lost."""
+    _, log = machine.open_log(CONFIG)
+    append(log, 20)
+    drive(log.flush())
+    older = log.snapshots.offsets[0]
+    content = machine.content(f"{older:020d}.snapshot")
+    append(log, 1, producer=(7, 0, 0))
+    append(log, 20)
+    drive(log.flush())
+    start = log.segments[-1].base_offset
+    drive(log.record_start(start, LogStartReason.TRIM))
+    log.trim_before(start, LogStartReason.TRIM)
+    delete_head(log, start)
+    machine.kill()
+    lose_snapshot(machine, "removed")
+    machine.edit(f"{older:020d}.snapshot", content)
+    log = machine.open_log(CONFIG)[1]
+    assert log.damage is None
+    assert is_refused(retry_of_a_first_batch(log, 7))
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+@pytest.mark.parametrize("how", ["head deleted", "reset"])
+def test_a_log_that_begins_above_0_where_no_producer_wrote_accepts_an_unanswered_first_batch(
+    machine: Machine, stop: str, how: str
+) -> None:
+    """Its snapshot says that there was none. Without such a file no log of that kind would accept one."""
+    if how == "reset":
+        directory, log = machine.open_log(CONFIG)
+        append(log, 3)
+        log.reset_to(100, ProducerStates())
+        log.write_epoch_entries([])
+        directory.log_was_cut(log)
+        drive(log.flush())
+        settle(directory)
+    else:
+        directory, log = without_head(machine)
+    append(log, 2)
+    drive(log.flush())
+    end(machine, directory, stop)
+    log = machine.open_log(CONFIG)[1]
+    assert log.segments[0].base_offset == (100 if how == "reset" else 8)
+    assert retry_of_a_first_batch(log, 8) == ACCEPT
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize(("offset", "is_known"), [(0, True), (100, False)])
+def test_a_log_that_is_reset_without_the_leaders_producers_knows_that_they_are_missing(
+    machine: Machine, offset: int, is_known: bool
+) -> None:
+    """In front of offset 0 there are none."""
+    _, log = machine.open_log(CONFIG)
+    append(log, 3)
+    reset(log, offset)
+    assert is_refused(retry_of_a_first_batch(log, 8)) != is_known
+
+
+def test_a_log_is_reset_on_a_full_disk_that_has_no_room_for_a_snapshot(machine: Machine) -> None:
+    """Then the next start takes its producers for incomplete, unless a later snapshot tells of them."""
+    directory, log = machine.open_log(CONFIG)
+    append(log, 3)
+    machine.storage.fail("replace_file", f"{log.directory}/{100:020d}.snapshot", times=1, is_full=True)
+    log.reset_to(100, ProducerStates())
+    log.write_epoch_entries([])
+    assert directory.full
+    assert directory.try_heal()
+    append(log, 1)
+    drive(log.flush())
+    machine.kill()
+    log = machine.open_log(CONFIG)[1]
+    assert (log.damage, log.log_start_offset) == (None, 100)
+    assert is_refused(retry_of_a_first_batch(log, 8))

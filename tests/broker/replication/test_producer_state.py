@@ -174,6 +174,20 @@ def test_an_unanswered_first_batch_is_refused_if_producers_had_to_be_forgotten(
     assert isinstance(states.check(batch(0, producer=2), is_retry=True), Duplicate)
 
 
+@pytest.mark.invariant("I25")
+def test_an_unanswered_first_batch_is_refused_wherever_incomplete_states_go() -> None:
+    """They are copied, kept in a snapshot, and sent to another replica, also if no producer is left in them."""
+    states = ProducerStates(is_incomplete=True)
+    for each in (
+        states,
+        states.copy(),
+        ProducerStates.load(states.snapshot()),
+        ProducerStates.load(states.snapshot_below(5, 1_000)),
+    ):
+        assert refused(each.check(batch(0, producer=9), is_retry=True)) == ErrorCode.UNKNOWN_PRODUCER_ID
+        assert each.check(batch(0, producer=9)) == Accept()
+
+
 def test_different_bytes_with_the_same_sequence_are_refused() -> None:
     """Producer ids can be guessed or shared; the CRC shows which producer's bytes are in the log."""
     states = states_after(batch(0, 3, crc=0xAB), batch(3, crc=0xCD, offset=3))
