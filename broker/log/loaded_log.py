@@ -39,6 +39,10 @@ class RecoveryReport(msgspec.Struct, kw_only=True):
             first.setdefault(each.path, each)
         return list(first.values())
 
+    def is_reported(self, path: str) -> bool:
+        """Whether the file is not used, or not all of it."""
+        return any(each.path == path for each in self.found)
+
 
 class LoadedLog(msgspec.Struct, kw_only=True):
     """One partition as it stands on disk now."""

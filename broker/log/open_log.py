@@ -55,7 +55,8 @@ class OpenLog:
         self.config = config
         self.report: RecoveryReport = loaded.report
         self.log_start_offset = loaded.log_start_offset
-        self.start_record = StartRecord(health.disk, directory, loaded.recorded_start)
+        is_whole = not loaded.report.is_reported(f"{directory}/{LOG_START}")
+        self.start_record = StartRecord(health.disk, directory, loaded.recorded_start, is_whole)
         self.start_reason = loaded.recorded_start[0].reason if loaded.recorded_start else LogStartReason.CREATED
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point

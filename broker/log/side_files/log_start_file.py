@@ -25,24 +25,31 @@ from minibroker.protocol.files.checkpoints import (
     LogStart,
     LogStartReason,
     format_log_start,
-    parse_log_start,
     parse_log_starts,
 )
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
+_BLANK = b"\n" * LOG_START_SLOT_BYTES
+
 
 def read_log_start(disk: Disk, directory: str, found: list[FileNotUsed]) -> tuple[LogStart, int] | None:
     """(the start, how often it changed); None if the file is missing or damaged: then a log that begins at 0 is
-    complete, and one that begins higher has no explanation for it. `found` gets an event for a damaged file."""
+    complete, and one that begins higher has no explanation for it. `found` gets an event for a damaged file, also where
+    one slot is sound: it may be the older one."""
     path = f"{directory}/{LOG_START}"
     try:
-        return parse_log_start(disk.read_file(path, SMALL_FILE_BYTES_MAX))
+        content = disk.read_file(path, SMALL_FILE_BYTES_MAX)
+        newest, *before = parse_log_starts(content)
     except FileMissing:
         return None
     except (CorruptCheckpoint, FileTooLarge) as error:
         consequence = "a log that begins above offset 0 counts as damaged"
         found.append(FileNotUsed(path=path, reason=str(error), consequence=consequence))
         return None
+    if not before and _BLANK not in (content[:LOG_START_SLOT_BYTES], content[LOG_START_SLOT_BYTES:]):
+        consequence = "the other slot counts, which may be an older one"
+        found.append(FileNotUsed(path=path, reason="one of its two slots is damaged", consequence=consequence))
+    return newest
 
 
 def is_left_of_a_reset(disk: Disk, directory: str, first_offset: int) -> bool:
@@ -56,11 +63,12 @@ def is_left_of_a_reset(disk: Disk, directory: str, first_offset: int) -> bool:
 class StartRecord:
     """The file of one log. A start that rises is written off the event loop, one that falls at once, on it."""
 
-    def __init__(self, disk: Disk, directory: str, known: tuple[LogStart, int] | None) -> None:
+    def __init__(self, disk: Disk, directory: str, known: tuple[LogStart, int] | None, is_whole: bool) -> None:
         self.known: LogStart | None = None if known is None else known[0]
         """The file's content; on stable storage, unless the log is so new that nothing of it was ever synced."""
-        self.is_certain = True
-        """False after a failed write: the file may hold `known`, or what should have replaced it."""
+        self.is_certain = is_whole
+        """False after a failed write: the file may hold `known`, or what should have replaced it. Or it is not whole:
+        then the next write, which goes to the damaged slot, mends it."""
         self._wanted: LogStart | None = None
         """What a write puts there that goes on, or that failed."""
         self._change = -1 if known is None else known[1]
@@ -147,7 +155,7 @@ class StartRecord:
 def _whole(start: LogStart, change: int, before: LogStart | None = None) -> bytes:
     """The file with one slot in use, or with the start before in the other one: it may have to explain what an
     interrupted reset leaves."""
-    slots = [b"\n" * LOG_START_SLOT_BYTES] * LOG_START_SLOTS
+    slots = [_BLANK] * LOG_START_SLOTS
     if before is not None:
         slots[(change - 1) % LOG_START_SLOTS] = format_log_start(before, change - 1)
     slots[change % LOG_START_SLOTS] = format_log_start(start, change)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import (
+    LOG_START,
     OFFSETS_FILE_BYTES_MAX,
     WHOLE_SINCE,
     CorruptCheckpoint,
@@ -91,7 +92,8 @@ class Wholeness:
             self.doubt = doubt
 
     def _doubt(self, logs: Mapping[TopicPartition, PartitionLog], same_boot: bool) -> str | None:
-        """Why the logs may be shorter than before; None without a doubt."""
+        """Why the logs may be shorter than before, or begin lower; None without a doubt. One that begins lower would
+        lead, and a replica that has deleted that head would be called damaged."""
         before = self._before
         if before is None:
             return "nothing is known of it"
@@ -103,6 +105,10 @@ class Wholeness:
                 return f"{partition} is damaged: {log.damage}"
             if log.report.reason is not None:
                 return f"{partition} was cut: {log.report.reason}"
+            if log.report.is_reported(f"{log.directory}/{LOG_START}") or (
+                log.start_record.known is None and log.size_bytes
+            ):
+                return f"{partition} may begin too low: its {LOG_START} file is missing or damaged"
         if before.log_ends is None:
             return None if same_boot else "the machine went down without a clean stop"
         for partition, end in sorted(before.log_ends.items()):

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.log_directory import LogDirectory
-from minibroker.protocol.files.checkpoints import CorruptCheckpoint, WholeSince, format_whole_since, parse_whole_since
+from minibroker.protocol.files.checkpoints import (
+    LOG_START,
+    LOG_START_SLOT_BYTES,
+    CorruptCheckpoint,
+    LogStartReason,
+    WholeSince,
+    format_whole_since,
+    parse_log_start,
+    parse_whole_since,
+)
 from minibroker.protocol.ids import TopicPartition
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive
 
@@ -110,6 +119,78 @@ def test_damage_of_the_file_restarts_the_chain(machine: Machine) -> None:
     machine.kill()
     machine.storage.flip_bit(FILE, 5)
     assert chain(machine) == ("last",)
+
+
+def trim(directory: LogDirectory) -> None:
+    """The first segment begins lower than the log now."""
+    log = directory.logs[PARTITION]
+    drive(log.record_start(3, LogStartReason.TRIM))
+    log.trim_before(3, LogStartReason.TRIM)
+
+
+def lose_start(machine: Machine, how: str) -> None:
+    """`bit`: in the newest slot. The other one holds the start before."""
+    content = bytearray(machine.content(LOG_START))
+    change = parse_log_start(bytes(content))[1]
+    if how == "missing":
+        machine.disk().remove(f"{PATH}/{PARTITION}/{LOG_START}")
+    elif how == "bit":
+        content[change % 2 * LOG_START_SLOT_BYTES + 30] ^= 4
+        machine.edit(LOG_START, bytes(content))
+    else:
+        machine.edit(LOG_START, b"")
+    machine.kill()
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("how", ["missing", "empty", "bit"])
+def test_a_log_without_its_newest_start_restarts_the_chain(machine: Machine, stop: str, how: str) -> None:
+    """It begins lower than it did, and nothing else shows it. It led at once, and a sound replica that had deleted
+    that head was called damaged."""
+    directory = start(machine, "a")
+    trim(directory)
+    if stop == "clean":
+        drive(directory.close(True, {}))
+    machine.kill()
+    lose_start(machine, how)
+    directory = machine.open(incarnation_id="b")
+    assert (directory.logs[PARTITION].damage, directory.logs[PARTITION].log_start_offset) == (None, 0)
+    assert (directory.wholeness.incarnations, directory.wholeness.proven) == (("b",), ("b",))
+    assert directory.wholeness.doubt == f"{PARTITION} may begin too low: its log-start file is missing or damaged"
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "bit"])
+def test_a_start_that_was_in_doubt_is_written_again(machine: Machine, how: str) -> None:
+    """Else each later start would be in doubt."""
+    directory = start(machine, "a")
+    trim(directory)
+    machine.kill()
+    lose_start(machine, how)
+    directory = machine.open(incarnation_id="b")
+    drive(directory.maintain(0))
+    machine.kill()
+    directory = machine.open(incarnation_id="c")
+    assert (directory.wholeness.doubt, directory.wholeness.incarnations) == (None, ("b", "c"))
+    assert directory.logs[PARTITION].report.files_not_used == []
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_a_start_in_one_slot_or_in_both_leaves_no_doubt(machine: Machine, is_trimmed: bool) -> None:
+    """The second slot is blank until the start changes."""
+    directory = start(machine, "a")
+    if is_trimmed:
+        trim(directory)
+    directory.create_log(OTHER, "other", SMALL)
+    machine.kill()
+    assert chain(machine) == ("a", "last")
+
+
+def test_an_empty_log_without_a_start_leaves_no_doubt(machine: Machine) -> None:
+    """A kill may come before it is written; then there is no record that could be missing."""
+    machine.open(incarnation_id="a").create_log(PARTITION, TOPIC_ID, SMALL)
+    machine.kill()
+    lose_start(machine, "missing")
+    assert chain(machine) == ("a", "last")
 
 
 def test_a_crash_while_loading_leaves_no_chain(machine: Machine) -> None:
