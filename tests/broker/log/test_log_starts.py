@@ -404,10 +404,7 @@ def test_a_start_whose_write_failed_half_way_does_not_count_after_the_next_start
 ) -> None:
     """A torn file is replaced, and its name cannot be synced for want of a descriptor. The log stays as it was."""
     directory, log = synced(machine)
-    drive(directory.close(clean=True, high_watermarks={}))
-    machine.kill()
     machine.edit("log-start", machine.content("log-start")[:5_000])
-    directory, log = machine.open_log(CONFIG)
     whole, end = read_all(log), log.log_end_offset
     machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)
     with pytest.raises(OutOfDescriptors):
