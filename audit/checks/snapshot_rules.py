@@ -21,9 +21,10 @@ from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX
 from minibroker.protocol.record_batch import SEQUENCE_MAX
 
-VERSION = 2
-FORMER_VERSION = 1
+UNUSED_VERSION = 1
 """It did not name its partition; brokers no longer use it."""
+NOT_KNOWN = -1
+"""A leader epoch."""
 _CRC = struct.Struct(">I")
 
 
@@ -45,10 +46,17 @@ class _Producer(NamedTuple):
     """Oldest first, at least one."""
 
 
+class _Place(NamedTuple):
+    topic_id: str
+    partition: int
+    offset: int
+    leader_epoch: int | None = None
+    """Of the batch that ends at the offset; -1: its broker did not know it. None: version 2."""
+
+
 class _Snapshot(NamedTuple):
     version: int
-    place: tuple[str, int, int]
-    """Topic id, partition, offset."""
+    place: _Place
     producers: list[_Producer]
     is_incomplete: bool = False
     """Producers may be missing that wrote in front of the log's first batch."""
@@ -74,7 +82,7 @@ def check_snapshots(report: ReplicaReport) -> None:
             _report(report, file, f"{error}; brokers skip it", note=file.problem is None)
             continue
         if snapshot is None:
-            _report(report, file, f"is of version {FORMER_VERSION}, which brokers no longer use", note=True)
+            _report(report, file, f"is of version {UNUSED_VERSION}, which brokers no longer use", note=True)
             continue
         if _is_foreign(report, file, snapshot) or not is_dense:
             continue
@@ -86,18 +94,29 @@ def check_snapshots(report: ReplicaReport) -> None:
             end_row = bisect_left(columns.base_offsets, file.offset)
             newest.update(zip(columns.producer_ids[checked_rows:end_row], range(checked_rows, end_row), strict=True))
             checked_rows = end_row
+            _check_epoch(report, file, snapshot.place.leader_epoch, end_row)
             _check_fit(report, file.offset, snapshot.producers, newest, end_row)
 
 
 def _is_foreign(report: ReplicaReport, file: SnapshotFile, snapshot: _Snapshot) -> bool:
     facts = report.replica.facts
-    topic_id, partition, offset = snapshot.place
+    topic_id, partition, offset, _ = snapshot.place
     if (partition, offset) == (facts.partition, file.offset) and facts.topic_id in (None, topic_id):
         return False
     _report(
         report, file, f"is of partition {partition} of topic id {topic_id} at offset {offset}; brokers do not use it"
     )
     return True
+
+
+def _check_epoch(report: ReplicaReport, file: SnapshotFile, named: int | None, end_row: int) -> None:
+    """An older copy, from before a truncation, names another one. Brokers take it once the batches in front are
+    deleted: nothing contradicts it then."""
+    if named in (None, NOT_KNOWN) or end_row == 0:
+        return
+    there = report.replica.columns.epochs[end_row - 1]
+    if named != there:
+        _report(report, file, f"is of a log whose last batch there has leader epoch {named}; this one's has {there}")
 
 
 def _check_fit(
@@ -163,7 +182,7 @@ def _report(report: ReplicaReport, file: SnapshotFile, message: str, *, note: bo
 
 
 def _decoded(file: SnapshotFile) -> _Snapshot | None:
-    """None for the former version. Raises _Unreadable."""
+    """None for a version that is not used. Raises _Unreadable."""
     if file.problem is not None:
         raise _Unreadable(file.problem)
     body = file.content[_CRC.size :]
@@ -171,7 +190,7 @@ def _decoded(file: SnapshotFile) -> _Snapshot | None:
         raise _Unreadable("its CRC does not match")
     try:
         decoded = msgpack.unpackb(body, raw=False)
-        if isinstance(decoded, list) and decoded[:1] == [FORMER_VERSION]:
+        if isinstance(decoded, list) and decoded[:1] == [UNUSED_VERSION]:
             return None
         snapshot = msgspec.convert(decoded, _Snapshot)
     except (ValueError, msgspec.ValidationError, TypeError, msgpack.UnpackException, RecursionError) as error:

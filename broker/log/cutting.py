@@ -63,7 +63,7 @@ def reset_to(log: OpenLog, offset: int, producers: ProducerStates) -> None:
     log.make_file()
     if offset > 0:  # also without producers: then the file says that there were none
         try:
-            log.unsynced.add(log.snapshots.write(offset, log.producers))
+            log.unsynced.add(log.write_snapshot())
         except (DiskFull, OutOfDescriptors) as error:  # the next start takes the states for incomplete
             log.health.record_error(error)
 
@@ -94,7 +94,8 @@ def rebuild_producers(log: OpenLog) -> None:
     log.snapshots.remove_above(end)
     if had_producers:  # else none can be missing, and the log need not be read
         unusable: list[FileNotUsed] = []
-        snapshot_offset, producers = log.snapshots.newest(log.segments[0].base_offset, end, unusable)
+        first = log.segments[0].base_offset
+        snapshot_offset, producers = log.snapshots.newest(first, end, log.epoch_entries(), unusable)
         for header in log.headers(snapshot_offset):
             producers.update(header)
         log.producers = producers

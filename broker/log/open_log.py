@@ -17,7 +17,7 @@ from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.loaded_log import LoadedLog, RecoveryReport
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.log.side_files.digest_file import write_digests
-from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_file_path
+from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_at, epoch_file_path
 from minibroker.broker.log.side_files.log_start_file import StartRecord
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.broker.replication.producer_state import ProducerStates
@@ -146,7 +146,7 @@ class OpenLog:
         closed.save_index()
         for path in closed.index_paths:
             self.unsynced.add(path)
-        self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
+        self.unsynced.add(self.write_snapshot())
         self.write_digests()
         segment = self.new_segment(self.log_end_offset)
         segment.file()
@@ -264,6 +264,11 @@ class OpenLog:
         self.epochs_stored = self._epochs_in_file == self._epochs
         last = self._epochs_in_file[-1] if self._epochs_in_file else None
         self._appendable_epoch = last[0] if last is not None and self._epochs[-1:] == [last] else None
+
+    def write_snapshot(self) -> str:
+        """Write the producer states at the log's end; returns the path, which is not synced. Raises DiskError."""
+        end = self.log_end_offset
+        return self.snapshots.write(end, self.producers, epoch_at(self._epochs, end - 1))
 
     def write_digests(self) -> None:
         """Write the digests of all segments, including the current one of the last. Not synced. Raises DiskError."""

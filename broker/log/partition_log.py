@@ -309,7 +309,7 @@ class PartitionLog(OpenLog):
             segment.save_index()
         if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:
             self.snapshots.remove_above(self.segments[-1].base_offset)  # of earlier stops
-            self.snapshots.write(self.log_end_offset, self.producers)
+            self.write_snapshot()
         self.write_digests()
 
     def delete(self) -> None:

@@ -84,7 +84,7 @@ class _Loader:
         self.stored_epochs = read_epoch_file(disk, directory, found, owner)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
-        """Leader epoch of the last scanned batch."""
+        """Leader epoch of the last scanned batch, or of the last one of a segment that is not scanned."""
         self.recorded_start = read_log_start(disk, directory, found)
         self.promised_end = self._promised_end(context)
         self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
@@ -263,9 +263,7 @@ class _Loader:
         base = self.segments[first].base_offset
         self._distrust_epochs_of_another_log(self.segments[first])
         if first > 0:
-            tail = self._read_tail(self.segments[first - 1])
-            self._check_last_epoch(tail)
-            self.last_epoch = NO_EPOCH if tail.last_epoch is None else tail.last_epoch
+            self._check_last_epoch(self._read_tail(self.segments[first - 1]))
         self._replay_up_to(base)
         end = base
         number = first
@@ -341,6 +339,7 @@ class _Loader:
         """An older copy of the file, or an empty one, lacks the epoch of the last batch."""
         if tail.last_epoch is None:
             return
+        self.last_epoch = tail.last_epoch
         last = tail.end_offset - 1
         self._check_epochs([(tail.last_epoch, last)], last, tail.end_offset)
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
@@ -427,9 +426,9 @@ class _Loader:
             logger.warning("the index of %s is not saved: %s", segment.path, error)
             segment.remove_indexes(self.disk)
 
-    def _write_snapshot(self, offset: int) -> None:
+    def _write_snapshot(self, offset: int, *, sync: bool = False) -> None:
         try:
-            self.snapshots.write(offset, self.producers)
+            self.snapshots.write(offset, self.producers, self.last_epoch, sync=sync)
         except DiskFull as error:
             logger.warning("no producer snapshot at %d: %s", offset, error)
 
@@ -439,11 +438,13 @@ class _Loader:
         snapshot is usually that of `end`: batches are read, with all checks, where it is lost."""
         self.epochs.keep_below(end)
         first = self.segments[0].base_offset if self.segments else self.start
-        offset, self.producers = self.snapshots.newest(first, end, self.report.found)
+        offset, self.producers = self.snapshots.newest(first, end, self.epochs.entries, self.report.found)
         self.snapshots.remove_above(end)  # they may describe a tail that is lost
         for header in self._headers(offset, end, scan_batches):
             if header.producer_id >= 0:
                 self.producers.update(header)
+        if first < end != offset and end in self.snapshots.offsets and self.damage is None:
+            self._write_snapshot(end, sync=True)  # once the head is deleted nothing contradicts the one that is there
 
     def _complete_epochs(self, first: int, end: int) -> None:
         """Add epochs of batches in front of the first entry: the epoch file is lost, or the recorded log start is older

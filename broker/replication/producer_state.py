@@ -37,7 +37,9 @@ forgotten first, so invented ids cannot fill the memory."""
 EXPIRATION_MS = 86_400_000
 NOT_DATED = 0
 """Append time of batches that were found in the log, after a start or a truncation."""
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
+FORMER_VERSION = 2
+"""Its place has no leader epoch. Still read; and still sent, without a place, to replicas that know no later one."""
 _CRC = struct.Struct(">I")
 _BATCH = struct.Struct("=iiqqI")
 """A `ProducedBatch` in memory, in 28 bytes instead of 250: a thousand partitions remember forty thousand of them."""
@@ -127,9 +129,13 @@ class SnapshotPlace(NamedTuple):
     topic_id: str
     partition: int
     offset: int
+    leader_epoch: int | None = None
+    """Of the batch that ends at the offset (-1: not known). Offset and epoch fix all batches in front: after a
+    truncation others may end there. None: not named, or nothing is left to compare it with."""
 
     def __str__(self) -> str:
-        return f"partition {self.partition} of topic {self.topic_id!r} at offset {self.offset}"
+        epoch = "" if self.leader_epoch is None else f" after leader epoch {self.leader_epoch}"
+        return f"partition {self.partition} of topic {self.topic_id!r} at offset {self.offset}{epoch}"
 
 
 class _Snapshot(NamedTuple):
@@ -265,14 +271,14 @@ class ProducerStates:
         return states
 
     def snapshot(self, place: SnapshotPlace | None = None) -> bytes:
-        """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset], [[producer_id, producer_epoch,
-        appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]]. Without a place (nil)
-        it is sent to another replica, not kept. If producers may be missing, `true` follows them."""
+        """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset, leader_epoch], [[producer_id,
+        producer_epoch, appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]].
+        Without a place (nil) it is sent to another replica, not kept. If producers may be missing, `true` follows."""
         producers = [
             (producer, state.producer_epoch, state.appended_ms, state.batches)
             for producer, state in self._states.items()
         ]
-        content = (SNAPSHOT_VERSION, place, producers)
+        content = (FORMER_VERSION if place is None else SNAPSHOT_VERSION, place, producers)
         body = _ENCODER.encode((*content, True) if self.is_incomplete else content)
         return _CRC.pack(crc32c(body)) + body
 
@@ -295,8 +301,8 @@ class ProducerStates:
 
     @classmethod
     def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":
-        """The states of a snapshot. Raises CorruptSnapshot, also for a snapshot of another log or another end offset,
-        which is true only there."""
+        """The states of a snapshot. Raises CorruptSnapshot, also for a snapshot of another log, end offset or
+        leader epoch, which is true only there."""
         body = content[_CRC.size :]
         if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
             raise CorruptSnapshot("the CRC of the producer snapshot does not match")
@@ -304,9 +310,9 @@ class ProducerStates:
             version, found, producers, is_incomplete = _DECODER.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
-        if version != SNAPSHOT_VERSION:
+        if version not in (FORMER_VERSION, SNAPSHOT_VERSION):
             raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
-        if found != place:
+        if not _is_same(found, place):
             raise CorruptSnapshot(f"the producer snapshot is of {found}, not of {place}")
         states = cls(is_incomplete)
         for producer_id, producer_epoch, appended_ms, batches in producers:
@@ -320,6 +326,12 @@ class ProducerStates:
         if len(states) > PRODUCERS_MAX:
             raise CorruptSnapshot(f"{len(states)} producers are too many")
         return states
+
+
+def _is_same(found: SnapshotPlace | None, place: SnapshotPlace | None) -> bool:
+    if found is None or place is None:
+        return found is place
+    return found[:3] == place[:3] and (None in (found.leader_epoch, place.leader_epoch) or found == place)
 
 
 def _misfit(

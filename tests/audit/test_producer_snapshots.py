@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minibroker.audit.checks.findings import Finding, Kind, Severity
@@ -11,6 +12,7 @@ from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.discovery import discover
 from minibroker.audit.reading.producer_snapshots import FILE_BYTES_MAX
 from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, ProducerStates, SnapshotPlace
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, SNAPSHOT_SUFFIX
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
@@ -45,6 +47,11 @@ def cluster(tmp_path: Path) -> PlantedCluster:
 
 def put(cluster: PlantedCluster, offset: int, content: bytes, broker: int = 2) -> None:
     cluster.replica(broker, LINES).file(offset, SNAPSHOT_SUFFIX).write_bytes(content)
+
+
+def sealed(content: tuple[object, ...]) -> bytes:
+    body = msgspec.msgpack.encode(content)
+    return struct.pack(">I", crc32c(body)) + body
 
 
 def findings(cluster: PlantedCluster) -> tuple[Finding, ...]:
@@ -104,6 +111,10 @@ def of_another_log(content: bytes) -> bytes:
 WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "of_another_offset": (lambda content: states(below(8)).snapshot(SnapshotPlace(TOPIC_ID, 0, 4)), "at offset 4"),
     "of_another_partition": (lambda content: states(below(8)).snapshot(SnapshotPlace(TOPIC_ID, 3, 8)), "partition 3"),
+    "of_another_epoch": (
+        lambda content: states(below(8)).snapshot(SnapshotPlace(TOPIC_ID, 0, 8, 3)),
+        "whose last batch there has leader epoch 3; this one's has 0",
+    ),
     "of_another_topic": (lambda content: states(below(8)).snapshot(SnapshotPlace("other", 0, 8)), "topic id other"),
     "an_older_one": (older, "knows producer 7 up to offset 1 only"),
     "of_another_log": (of_another_log, "remembers a batch of producer 8, epoch 0, sequences 2 to 3, at offset 6"),
@@ -152,12 +163,18 @@ def test_a_snapshot_behind_the_end_is_a_note_after_a_crash(cluster: PlantedClust
     assert {item.kind for item in findings(cluster)} == {Kind.PRODUCER_SNAPSHOT_UNUSED}
 
 
-def test_a_snapshot_of_the_former_version_is_a_note(cluster: PlantedCluster) -> None:
-    from minibroker.protocol.checksum import crc32c
-
-    body = b"\x92\x01\x90"
-    put(cluster, 8, struct.pack(">I", crc32c(body)) + body)
+def test_a_snapshot_of_the_first_version_is_a_note(cluster: PlantedCluster) -> None:
+    put(cluster, 8, sealed((1, [])))
     assert {item.kind for item in findings(cluster)} == {Kind.PRODUCER_SNAPSHOT_UNUSED}
+
+
+@pytest.mark.parametrize(
+    "content", [(2, (TOPIC_ID, 0, 8), []), (3, (TOPIC_ID, 0, 8, -1), []), (3, (TOPIC_ID, 0, 8, 0), [])]
+)
+def test_a_snapshot_need_not_name_its_leader_epoch(cluster: PlantedCluster, content: tuple[object, ...]) -> None:
+    """Version 2 had none, and a broker may not know it. Brokers use them."""
+    put(cluster, 8, sealed(content))
+    assert findings(cluster) == ()
 
 
 def test_a_snapshot_behind_the_end_of_a_cleanly_stopped_log_is_an_error(cluster: PlantedCluster) -> None:

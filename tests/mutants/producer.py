@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.cutting",
-                "        snapshot_offset, producers = log.snapshots.newest(log.segments[0].base_offset, end, unusable)\n"
+                "        snapshot_offset, producers = log.snapshots.newest(first, end, log.epoch_entries(), unusable)\n"
                 "        for header in log.headers(snapshot_offset):\n"
                 "            producers.update(header)\n"
                 "        log.producers = producers\n",

@@ -250,7 +250,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.recovery",
-                "            self.last_epoch = NO_EPOCH if tail.last_epoch is None else tail.last_epoch\n",
+                "        self.last_epoch = tail.last_epoch\n",
                 "",
             ),
         ),

@@ -134,9 +134,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D27",
         title="a producer snapshot of another place is trusted",
         origin="external review: with an older snapshot under the newest one's name a retry was written twice",
-        rule="a snapshot names topic, partition and offset; one of another place is not used (section 10)",
+        rule="a snapshot names topic, partition, offset and leader epoch; one of another place is not used (section 10)",
         breaks=("I25",),
-        edits=(Edit("broker.replication.producer_state", "        if found != place:\n", "        if False:\n"),),
+        edits=(
+            Edit(
+                "broker.replication.producer_state", "        if not _is_same(found, place):\n", "        if False:\n"
+            ),
+        ),
         schedule=Schedule("sequences:older_snapshot_comes_back"),
     ),
     Mutant(

@@ -21,6 +21,7 @@ __all__ = [
     "EpochEntry",
     "EpochRebuild",
     "contradicted_at",
+    "epoch_at",
     "epoch_file_path",
     "epochs_not_used",
     "read_epoch_file",
@@ -106,11 +107,12 @@ def contradicted_at(
     """
     changes = {first for _, first in [*stored, *found] if start < first < end}
     for offset in sorted({start} | changes) if start < end else ():
-        named, there = _epoch_at(stored, offset), _epoch_at(found, offset)
+        named, there = epoch_at(stored, offset), epoch_at(found, offset)
         if named > there or (named not in (NO_EPOCH, there) and not may_be_older):
             return offset
     return None
 
 
-def _epoch_at(entries: list[EpochEntry], offset: int) -> int:
+def epoch_at(entries: list[EpochEntry], offset: int) -> int:
+    """The epoch of the batch that holds the offset; -1 if the entries begin behind it."""
     return max((epoch for epoch, first in entries if first <= offset), default=NO_EPOCH)

@@ -2,12 +2,14 @@
 
 Owns: which snapshots exist, and finding the newest sound one at or below an offset. Leaves to others: their content. A
 snapshot that is missing, damaged, or from another log or offset costs only time if an older one and the batches after
-it yield the same states. Where batches in between are deleted, the states are incomplete. So a log that begins above 0
-keeps a snapshot at its first offset, even if no producer wrote below.
+it yield the same states. So does one from before a truncation, after which other batches ended at its offset: the
+leader epoch of the last of them tells it apart. Where batches in between are deleted, the states are incomplete. So a
+log that begins above 0 keeps a snapshot at its first offset, even if no producer wrote below.
 """
 
 from bisect import bisect_right
 
+from minibroker.broker.log.side_files.epoch_file import NO_EPOCH, EpochEntry, epoch_at
 from minibroker.broker.replication.producer_state import (
     SNAPSHOT_BYTES_MAX,
     CorruptSnapshot,
@@ -35,34 +37,44 @@ class ProducerSnapshots:
         """Set the owner that each snapshot must name; one with another owner is not used."""
         self._topic_id, self._partition = topic_id, partition
 
-    def _place(self, offset: int) -> SnapshotPlace:
-        return SnapshotPlace(self._topic_id or "", self._partition, offset)
+    def _place(self, offset: int, leader_epoch: int | None) -> SnapshotPlace:
+        return SnapshotPlace(self._topic_id or "", self._partition, offset, leader_epoch)
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{segment_file_name(offset, SNAPSHOT_SUFFIX)}"
 
-    def write(self, offset: int, states: ProducerStates) -> str:
-        """Store the states of the log that ends at `offset`; returns the path, which is not synced yet."""
+    def write(self, offset: int, states: ProducerStates, leader_epoch: int, *, sync: bool = False) -> str:
+        """Store the states of the log that ends at `offset` with a batch of that epoch (-1: with none, or it is not
+        known); returns the path."""
         path = self.path(offset)
-        self._disk.replace_file(path, states.snapshot(self._place(offset)), sync=False)
+        self._disk.replace_file(path, states.snapshot(self._place(offset, leader_epoch)), sync=sync)
         if offset not in self.offsets:
             self.offsets.insert(bisect_right(self.offsets, offset), offset)
         return path
 
-    def newest(self, first_offset: int, end_offset: int, found: list[FileNotUsed]) -> tuple[int, ProducerStates]:
+    def newest(
+        self, first_offset: int, end_offset: int, epochs: list[EpochEntry], found: list[FileNotUsed]
+    ) -> tuple[int, ProducerStates]:
         """The newest sound snapshot at or below `end_offset` and its offset; (0, no states) if there is none. If the
-        log, which begins at `first_offset`, has not all batches behind it, the states are incomplete. `found` gets an
-        event for each one that is not used."""
-        offset, states = self._newest_sound(end_offset, found)
+        log has not all batches behind it, the states are incomplete. `found` gets an event for each one that is not
+        used.
+
+        first_offset: of the log's files. Nothing is left in front of it to tell whether a snapshot there is true.
+        epochs: those of the log. Where they do not reach, a snapshot is believed whatever epoch it names.
+        """
+        offset, states = self._newest_sound(first_offset, end_offset, epochs, found)
         if offset < first_offset:
             states.is_incomplete = True
         return offset, states
 
-    def _newest_sound(self, end_offset: int, found: list[FileNotUsed]) -> tuple[int, ProducerStates]:
+    def _newest_sound(
+        self, first_offset: int, end_offset: int, epochs: list[EpochEntry], found: list[FileNotUsed]
+    ) -> tuple[int, ProducerStates]:
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
+            epoch = epoch_at(epochs, offset - 1) if offset > first_offset else NO_EPOCH
             try:
                 content = self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX)
-                return offset, ProducerStates.load(content, self._place(offset))
+                return offset, ProducerStates.load(content, self._place(offset, None if epoch == NO_EPOCH else epoch))
             except (CorruptSnapshot, FileMissing, FileTooLarge) as error:
                 consequence = "the states of producers are read from an older snapshot, or from the batches"
                 found.append(FileNotUsed(path=self.path(offset), reason=str(error), consequence=consequence))

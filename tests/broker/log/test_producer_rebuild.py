@@ -1,15 +1,37 @@
 """Producer states follow the batches: as they are appended, and as a start rebuilds them from closed segments."""
 
+import struct
+
+import msgspec
 import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.replication.producer_state import ACCEPT, Duplicate, ProducerStates, Refuse, SequenceCheck
+from minibroker.broker.replication.producer_state import (
+    ACCEPT,
+    Accept,
+    Duplicate,
+    ProducerStates,
+    Refuse,
+    SequenceCheck,
+)
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.files.checkpoints import LogStartReason
-from tests.broker.log.machine import PARTITION, Machine, append, append_batches, drive, make_batch, reset, trim_epochs
+from tests.broker.log.machine import (
+    PARTITION,
+    SMALL,
+    Machine,
+    append,
+    append_batches,
+    drive,
+    make_batch,
+    reset,
+    trim_epochs,
+    truncate,
+)
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 FIRST = f"{0:020d}.log"
@@ -227,3 +249,131 @@ def test_a_log_is_reset_on_a_full_disk_that_has_no_room_for_a_snapshot(machine: 
     log = machine.open_log(CONFIG)[1]
     assert (log.damage, log.log_start_offset) == (None, 100)
     assert is_refused(retry_of_a_first_batch(log, 8))
+
+
+SNAPSHOT = f"{12:020d}.snapshot"
+"""The same name for two logs that end at offset 12."""
+
+
+def check_first_of(log: PartitionLog, producer: int) -> SequenceCheck:
+    """How a retry of the producer's first batch is answered."""
+    return log.producers.check(make_batch(0, producer=(producer, 0, 0))[0], is_retry=True)
+
+
+def sync(directory: LogDirectory, log: PartitionLog) -> None:
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: log.log_end_offset}))
+
+
+def close_segment(log: PartitionLog, epoch: int) -> None:
+    """The next one begins with a batch of no producer."""
+    log.roll_if_aged(1 << 60)
+    append(log, 1, epoch=epoch)
+
+
+def snapshots_of_two_logs(machine: Machine, closes_segment: bool) -> tuple[LogDirectory, PartitionLog, bytes]:
+    """Producer 2 wrote what ended at offset 12. The next leader never had it, and producer 7's batch ends there now.
+    Returns the snapshot of the former log, too."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 5, epoch=1)
+    append(log, 1, epoch=1, producer=(2, 0, 0))
+    if closes_segment:
+        close_segment(log, epoch=1)
+    drive(directory.close(True, {PARTITION: 10}))
+    machine.kill()
+    older = machine.content(SNAPSHOT)
+    directory, log = machine.open_log(SMALL)
+    truncate(log, 10)
+    append(log, 1, epoch=3, producer=(7, 0, 0))
+    sync(directory, log)
+    if closes_segment:
+        close_segment(log, epoch=3)
+        sync(directory, log)
+    return directory, log, older
+
+
+@pytest.mark.invariant("I15", "I25")
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+def test_a_snapshot_from_before_a_truncation_is_not_used(machine: Machine, stop: str) -> None:
+    """Its name and its end offset are right, and it was believed. A retry of a batch in the log was written a second
+    time. One of a batch that was nowhere was answered as a duplicate: acknowledged, and lost."""
+    directory, log, older = snapshots_of_two_logs(machine, closes_segment=stop != "clean")
+    if stop == "clean":
+        drive(directory.close(True, {PARTITION: 12}))
+    machine.kill()
+    if stop == "without power":
+        machine.lose_power()
+    machine.edit(SNAPSHOT, older)
+    log = machine.open_log(SMALL)[1]
+    assert log.damage is None
+    assert (check_first_of(log, 7), check_first_of(log, 2)) == (Duplicate(10, 11), Accept())
+    (found,) = log.report.files_not_used
+    assert found.path.endswith(SNAPSHOT) and "leader epoch 1" in found.reason
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("content", ["older", "garbage"])
+def test_a_snapshot_that_is_not_used_is_written_anew(machine: Machine, content: str) -> None:
+    """Once the batches in front of it are deleted, nothing contradicts an older one, and a damaged one is all there
+    was."""
+    _, log, older = snapshots_of_two_logs(machine, closes_segment=True)
+    machine.kill()
+    machine.edit(SNAPSHOT, older if content == "older" else b"garbage")
+    log = machine.open_log(SMALL)[1]
+    machine.lose_power()
+    log = machine.open_log(SMALL)[1]
+    assert log.report.files_not_used == []
+    drive(log.record_start(12, LogStartReason.TRIM))
+    log.trim_before(12, LogStartReason.TRIM)
+    delete_head(log, 12)
+    machine.kill()
+    log = machine.open_log(SMALL)[1]
+    assert (check_first_of(log, 7), check_first_of(log, 2)) == (Duplicate(10, 11), Accept())
+
+
+@pytest.mark.invariant("I25")
+def test_a_cut_does_not_use_a_snapshot_from_before_an_earlier_one(machine: Machine) -> None:
+    """A cut rebuilds the producers as a start does."""
+    _, log, older = snapshots_of_two_logs(machine, closes_segment=True)
+    machine.edit(SNAPSHOT, older)
+    truncate(log, 12)
+    assert (check_first_of(log, 7), check_first_of(log, 2)) == (Duplicate(10, 11), Accept())
+
+
+@pytest.mark.invariant("I25")
+def test_a_snapshot_without_a_batch_in_front_is_used(machine: Machine) -> None:
+    """The log is emptied, and a power cut has left an older epoch file, which names another epoch there. The snapshot
+    is all that is known of the producers."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 5, epoch=1)
+    older_epochs = machine.content("leader-epoch-checkpoint")
+    append(log, 1, epoch=3, producer=(7, 0, 0))
+    sync(directory, log)
+    drive(log.record_start(12, LogStartReason.TRIM))
+    log.trim_before(12, LogStartReason.TRIM)
+    delete_head(log, 12)
+    sync(directory, log)
+    drive(directory.maintain(0))
+    machine.lose_power()
+    machine.edit("leader-epoch-checkpoint", older_epochs)
+    log = machine.open_log(SMALL)[1]
+    assert (log.damage, log.segments[0].base_offset, log.log_end_offset) == (None, 12, 12)
+    assert check_first_of(log, 7) == Duplicate(10, 11)
+
+
+@pytest.mark.invariant("I25")
+def test_a_snapshot_of_the_former_version_is_used(machine: Machine) -> None:
+    """It names no epoch. A broker that is upgraded has no other, and the batches in front may be gone."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 5, epoch=1)
+    append(log, 1, epoch=1, producer=(7, 0, 0))
+    drive(directory.close(True, {PARTITION: 12}))
+    machine.kill()
+    version, (*place, epoch), producers = msgspec.msgpack.decode(machine.content(SNAPSHOT)[4:])
+    assert (version, epoch) == (3, 1)
+    body = msgspec.msgpack.encode((2, place, producers))
+    machine.edit(SNAPSHOT, struct.pack(">I", crc32c(body)) + body)
+    log = machine.open_log(SMALL)[1]
+    assert log.report.files_not_used == []
+    assert check_first_of(log, 7) == Duplicate(10, 11)

@@ -456,13 +456,22 @@ def test_a_snapshot_with_a_valid_checksum_but_impossible_states_is_refused(produ
     place = SnapshotPlace("topic", 0, 20)
 
     def load(stated: list[tuple[object, ...]]) -> ProducerStates:
-        body = msgspec.msgpack.encode((2, place, stated))
+        body = msgspec.msgpack.encode((3, place, stated))
         return ProducerStates.load(struct.pack(">I", crc32c(body)) + body, place)
 
     assert len(load([(7, 0, 1, [SOUND])])) == 1
     assert len(load([(number, 0, 1, [SOUND]) for number in range(PRODUCERS_MAX)])) == PRODUCERS_MAX
     with pytest.raises(CorruptSnapshot):
         load(producers)
+
+
+def test_a_snapshot_that_is_sent_has_the_version_that_each_replica_reads() -> None:
+    """Brokers are upgraded one by one. Without a place the versions do not differ."""
+    states = ProducerStates()
+    states.update(batch(0))
+    assert msgspec.msgpack.decode(states.snapshot()[4:])[0] == 2
+    assert msgspec.msgpack.decode(states.snapshot(SnapshotPlace("topic", 0, 20, 1))[4:])[0] == 3
+    assert ProducerStates.load(states.snapshot()) == states
 
 
 def test_batches_of_one_epoch_are_remembered_together_whatever_its_number() -> None:
