@@ -17,7 +17,7 @@ from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.loaded_log import LoadedLog, RecoveryReport
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.log.side_files.digest_file import write_digests
-from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_at, epoch_file_path
+from minibroker.broker.log.side_files.epoch_file import NO_EPOCH, EpochEntry, epoch_at, epoch_file_path
 from minibroker.broker.log.side_files.log_start_file import StartRecord
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.broker.replication.producer_state import ProducerStates
@@ -274,9 +274,10 @@ class OpenLog:
         """Write the digests of all segments, including the current one of the last. Not synced. Raises DiskError."""
         if self.topic_id is not None:
             known = {
-                segment.base_offset: (end, value)
+                segment.base_offset: (end, epoch, value)
                 for segment, end in self.segments_with_ends()
                 if segment.size and (value := segment.digest.value) is not None
+                if (epoch := epoch_at(self._epochs, end - 1)) != NO_EPOCH
             }
             number = self.topic_partition.partition
             digests = SegmentDigests(topic_id=self.topic_id, partition=number, segments=known)

@@ -173,8 +173,8 @@ class _Loader:
         ends = [segment.base_offset for segment in self.segments[1:]] + [end]
         for segment, segment_end in zip(self.segments, ends, strict=True):
             found = recorded.get(segment.base_offset)
-            if segment.digest is None and found is not None and found[0] == segment_end:
-                segment.digest = found[1]
+            if segment.digest is None and found is not None and found[:2] == (segment_end, segment.last_epoch):
+                segment.digest = found[2]
 
     def _has_recorded_digest(self, offset: int, end: int) -> bool:
         """Whether the headers in the segment that holds the offset, epochs included, are those of which the digest was
@@ -182,9 +182,9 @@ class _Loader:
         number = bisect_right(self.segments, offset, key=attrgetter("base_offset"))
         base = self.segments[number - 1].base_offset
         end = self.segments[number].base_offset if number < len(self.segments) else end
-        return self._read_digests().get(base) == (end, digest_of_headers(self._headers(base, end)))
+        return self._read_digests().get(base, ())[::2] == (end, digest_of_headers(self._headers(base, end)))
 
-    def _read_digests(self) -> dict[int, tuple[int, int]]:
+    def _read_digests(self) -> dict[int, tuple[int, int, int]]:
         owner = self.context.topic_id, self.context.partition
         return read_digests(self.disk, self.directory, *owner, self.report.found)
 
@@ -240,6 +240,7 @@ class _Loader:
 
     def _read_tail(self, segment: SegmentFile) -> SegmentTail:
         tail = read_tail(self.disk, segment, self.interval_bytes)
+        segment.last_epoch = tail.last_epoch
         if tail.is_index_stale:
             segment.remove_indexes(self.disk)  # the segment rebuilds it
             consequence = "the index is rebuilt from the batches"

@@ -20,8 +20,8 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.log_digest import format_digest
 
 DIGESTS = "digests"
-VERSION = 1
-DIGESTS_FILE_BYTES_MAX = 80 * ENTRIES_MAX
+VERSION = 2
+DIGESTS_FILE_BYTES_MAX = 96 * ENTRIES_MAX
 _HEAD = re.compile(rf"version: {VERSION}\ntopic_id: ([A-Za-z0-9_-]{{1,64}})\npartition: (0|[1-9][0-9]{{0,9}})\n")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
@@ -31,13 +31,15 @@ class SegmentDigests(msgspec.Struct, frozen=True, kw_only=True):
 
     topic_id: str
     partition: int
-    segments: Mapping[int, tuple[int, int]]
-    """(end offset, digest) of segments by their base offsets: closed ones, and after a clean stop the last one."""
+    segments: Mapping[int, tuple[int, int, int]]
+    """(end offset, leader epoch of the last batch, digest) of segments by their base offsets: closed ones, and after a
+    clean stop the last one."""
 
 
 def format_segment_digests(digests: SegmentDigests) -> bytes:
     lines = [f"version: {VERSION}", f"topic_id: {digests.topic_id}", f"partition: {digests.partition}"]
-    lines += [f"{base} {end} {format_digest(value)}" for base, (end, value) in sorted(digests.segments.items())]
+    for base, (end, epoch, value) in sorted(digests.segments.items()):
+        lines.append(f"{base} {end} {epoch} {format_digest(value)}")
     return with_checksum("".join(f"{line}\n" for line in lines))
 
 
@@ -48,13 +50,13 @@ def parse_segment_digests(content: bytes) -> SegmentDigests:
     if match is None:
         require_version(DIGESTS, text, VERSION)
         raise CorruptCheckpoint(f"not a {DIGESTS} file: {text!r:.200}")
-    segments: dict[int, tuple[int, int]] = {}
+    segments: dict[int, tuple[int, int, int]] = {}
     for line in text[match.end() :].split("\n")[:-1]:
         parts = line.split(" ")
-        if len(parts) != 3 or _DIGEST.fullmatch(parts[2]) is None:
-            raise CorruptCheckpoint(f"not 'base_offset end_offset digest': {line!r:.200}")
-        base, end = parse_number(parts[0], line), parse_number(parts[1], line)
+        if len(parts) != 4 or _DIGEST.fullmatch(parts[3]) is None:
+            raise CorruptCheckpoint(f"not 'base_offset end_offset last_epoch digest': {line!r:.200}")
+        base, end, epoch = (parse_number(part, line) for part in parts[:3])
         if base > end or base in segments:
             raise CorruptCheckpoint(f"{DIGESTS}: {line!r:.200}")
-        segments[base] = end, int(parts[2], 16)
+        segments[base] = end, epoch, int(parts[3], 16)
     return SegmentDigests(topic_id=match[1], partition=int(match[2]), segments=segments)

@@ -32,6 +32,8 @@ class SegmentFile(msgspec.Struct):
     size: int
     digest: int | None = None
     """Of all its batches; None: not known yet."""
+    last_epoch: int | None = None
+    """Leader epoch of its last batch, where its tail was read."""
 
     def remove_indexes(self, disk: Disk) -> None:
         disk.remove(self.path + INDEX_SUFFIX)

@@ -3,10 +3,12 @@
 Owns: when the file is written, and what of it is believed. Leaves to others: comparing it with the segments, which the
 scrubber does.
 
-Theory: an entry is believed for a segment that recovery does not read, if the segment ends where the entry says. Only
-the last segment may have changed since its entry was written, and that one is read after an unclean stop. The file is
-written again before a new segment begins. After a recovery or a cut it is synced before the recovery point rises, so no
-power cut combines an older file with newer segments that are not read.
+Theory: an entry is believed for a segment that recovery does not read, if the segment ends where the entry says, with a
+batch of the epoch that it names: an older file may be of other batches with the same end, which a truncation has
+removed, but offset and epoch of a batch fix all in front of it. Only the last segment may have changed since its entry
+was written, and that one is read after an unclean stop. The file is written again before a new segment begins. After a
+recovery or a cut it is synced before the recovery point rises, so no power cut combines an older file with newer
+segments that are not read.
 """
 
 import contextlib
@@ -28,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 def read_digests(
     disk: Disk, directory: str, topic_id: str | None, partition: int, found: list[FileNotUsed]
-) -> dict[int, tuple[int, int]]:
-    """(end offset, digest) by base offset; empty for a missing, damaged or foreign file: digests are unknown then.
-    `found` gets an event for a file that is not used."""
+) -> dict[int, tuple[int, int, int]]:
+    """(end offset, last leader epoch, digest) by base offset; empty for a missing, damaged or foreign file: digests are
+    unknown then. `found` gets an event for a file that is not used."""
     path = f"{directory}/{DIGESTS}"
     try:
         stored = parse_segment_digests(disk.read_file(path, DIGESTS_FILE_BYTES_MAX))

@@ -5,6 +5,8 @@ makes; it takes over these entries and passes back what is to be written.
 """
 
 import itertools
+from bisect import bisect_right
+from operator import itemgetter
 
 from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import (
@@ -115,4 +117,5 @@ def contradicted_at(
 
 def epoch_at(entries: list[EpochEntry], offset: int) -> int:
     """The epoch of the batch that holds the offset; -1 if the entries begin behind it."""
-    return max((epoch for epoch, first in entries if first <= offset), default=NO_EPOCH)
+    number = bisect_right(entries, offset, key=itemgetter(1))
+    return entries[number - 1][0] if number else NO_EPOCH

@@ -16,6 +16,7 @@ from minibroker.broker.log.log_digests import (
 )
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.segments.segment_digest import SegmentDigest
+from minibroker.protocol.files.checkpoints import with_checksum
 from minibroker.protocol.files.segment_digests import (
     DIGESTS,
     SegmentDigests,
@@ -168,6 +169,49 @@ def test_the_file_of_another_partition_is_not_believed(machine: Machine) -> None
     assert set(values(reopened(machine))) == {None}
 
 
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+def test_a_file_from_before_a_truncation_is_not_believed(machine: Machine, stop: str) -> None:
+    """Its segments end where those of the log do, and it was believed. The scrubber called a sound log damaged, and the
+    leader noted the wrong digest for the audit."""
+    directory, log = machine.open_log()
+    append(log, 6, epoch=1)
+    log.roll_if_aged(1 << 60)
+    append(log, 1, epoch=1)
+    drive(directory.close(True, {}))
+    machine.kill()
+    older = machine.content(DIGESTS)
+    directory, log = machine.open_log()
+    truncate(log, 10)
+    append(log, 1, epoch=3, value=b"w" * 40)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    log.roll_if_aged(1 << 60)
+    append(log, 1, epoch=3)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    if stop == "clean":
+        drive(directory.close(True, {}))
+    machine.kill()
+    if stop == "without power":
+        machine.lose_power()
+    machine.edit(DIGESTS, older)
+    log = machine.open_log()[1]
+    assert (log.damage, values(log)[0]) == (None, None)
+    while drive(complete_one(log)):
+        pass
+    assert digest_from_start(log, None) == expected(log)
+
+
+def test_the_file_of_the_former_version_is_not_believed(machine: Machine) -> None:
+    """Its lines name no epochs."""
+    stopped(machine)
+    lines = machine.content(DIGESTS).decode().replace("version: 2", "version: 1").splitlines(keepends=True)[:-1]
+    machine.edit(DIGESTS, with_checksum("".join(lines)))
+    log = reopened(machine)
+    assert set(values(log)) == {None}
+    assert [each.reason.partition(":")[0] for each in log.report.files_not_used] == ["digests has version 1, not 2"]
+
+
 def test_a_log_start_within_a_segment_needs_one_read(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 30)
@@ -224,7 +268,7 @@ def test_what_changed_without_a_roll_is_in_the_file_before_the_recovery_point_ri
         log = reopened(machine)
         append(log, 1)
     drive(log.flush())
-    digests = {0: (log.log_end_offset, expected(log))}
+    digests = {0: (log.log_end_offset, 1 if cut == "truncated" else 0, expected(log))}
     machine.lose_power()
     assert parse_segment_digests(machine.content(DIGESTS)).segments == digests
 
@@ -237,7 +281,7 @@ def test_a_flush_writes_no_digests_without_a_cut_before_it(machine: Machine) -> 
     for _ in range(2):
         append(log, 1)
         drive(log.flush())
-    [(end, _)] = parse_segment_digests(machine.content(DIGESTS)).segments.values()
+    [(end, _, _)] = parse_segment_digests(machine.content(DIGESTS)).segments.values()
     assert end == log.log_end_offset - 2
 
 
