@@ -120,8 +120,7 @@ class _Loader:
             self._note(f"the log ends at {end}, below its start {start}")
             self._remove_from(0)
             self.snapshots.remove_above(-1)
-            self.producers.clear()
-            self.producers.is_incomplete = True
+            self.producers = ProducerStates(is_incomplete=True)
             self.epochs = EpochRebuild([])
         end = max(end, start)
         self._fill_recorded_digests(end)
