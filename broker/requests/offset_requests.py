@@ -45,14 +45,9 @@ def answer_offset_for_leader_epoch(
     for topic in body.topics:
         answers = []
         for asked in topic.partitions:
-            partition = manager.partitions.get(TopicPartition(topic.topic, asked.partition))
-            if partition is None:
-                code = _missing(manager, topic.topic, asked.partition)
-                answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
-                continue
-            if not partition.is_of_topic(topic.topic_id):
-                code = ErrorCode.INCONSISTENT_TOPIC_ID
-                answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
+            partition = _find(manager, TopicPartition(topic.topic, asked.partition), topic.topic_id)
+            if isinstance(partition, ErrorCode):
+                answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=partition))
                 continue
             manager.check_fence()
             code, epoch, end_offset = answer_epoch_end(
@@ -141,13 +136,9 @@ def _answer(
     asked: ListOffsetsPartition,
     producers_bytes_max: int,
 ) -> ListOffsetsPartitionResponse:
-    partition = manager.partitions.get(TopicPartition(topic.name, asked.partition_index))
-    if partition is None:
-        code = _missing(manager, topic.name, asked.partition_index)
-        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
-    if not partition.is_of_topic(topic.topic_id):
-        code = ErrorCode.INCONSISTENT_TOPIC_ID
-        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
+    partition = _find(manager, TopicPartition(topic.name, asked.partition_index), topic.topic_id)
+    if isinstance(partition, ErrorCode):
+        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=partition)
     answer = _list_offsets(manager, partition, asked, is_follower=replica_id >= 0)
     if replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
         producers = partition.log.producers.snapshot_below(answer.offset, producers_bytes_max)
@@ -202,6 +193,10 @@ def _by_time(
     )
 
 
-def _missing(manager: ReplicaManager, topic: str, partition: int) -> ErrorCode:
-    known = manager.image.knows_partition(topic, partition)
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _find(manager: ReplicaManager, topic_partition: TopicPartition, topic_id: str) -> Partition | ErrorCode:
+    """The replica here that a request means, or why there is none."""
+    partition = manager.partitions.get(topic_partition)
+    if partition is None:
+        known = manager.image.knows_partition(*topic_partition)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return partition if partition.is_of_topic(topic_id) else ErrorCode.INCONSISTENT_TOPIC_ID

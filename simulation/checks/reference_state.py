@@ -203,10 +203,10 @@ class ReferenceState:
         if state.leader != before.leader and state.leader_epoch != before.leader_epoch + 1:
             self.find("I27", "another leader without a new epoch", partition, *facts)
         if state.leader != before.leader and state.leader not in (-1, *before.members):
+            self.uncleanly_led.add(partition)
             if not self.allows_unclean_election:
                 self.find("I28", "the new leader was not in sync", partition, *facts)
-            self.uncleanly_led.add(partition)
-            if self.allows_unclean_election and state.isr != [state.leader]:
+            elif state.isr != [state.leader]:
                 self.find("I28", "other replicas stay in sync with an uncleanly elected leader", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
         self.isr_changes += set(before.members) != set(state.isr)

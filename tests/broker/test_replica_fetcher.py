@@ -326,18 +326,27 @@ def _fetch(fetcher: ReplicaFetcher) -> None:
     fetcher.fetch_next(_follower(flushes=False, synced_end=0))
 
 
+async def _running(
+    ask: Callable[[ReplicaFetcher], None],
+) -> tuple[ReplicaFetcher, SilentConnection, "asyncio.Task[None]"]:
+    """A fetcher that has asked a silent leader this, over its only connection."""
+    leader = SilentLeader()
+    fetcher = _fetcher(leader)
+    ask(fetcher)
+    running = asyncio.create_task(fetcher.run())
+    await asyncio.sleep(SOON_SECONDS)
+    [connection] = leader.connections
+    return fetcher, connection, running
+
+
 @pytest.mark.invariant("I21")
 @pytest.mark.parametrize("ask", [_ask_epoch_end, _ask_leader_ends, _fetch], ids=["epoch end", "leader ends", "fetch"])
 def test_each_request_names_the_id_of_its_topic(ask: Callable[[ReplicaFetcher], None]) -> None:
     """One that was slow was taken for one about the next topic of that name, which begins with the same epoch."""
 
     async def check() -> None:
-        leader = SilentLeader()
-        fetcher = _fetcher(leader)
-        ask(fetcher)
-        running = asyncio.create_task(fetcher.run())
-        await asyncio.sleep(SOON_SECONDS)
-        [request] = leader.connections[0].sent
+        _, connection, running = await _running(ask)
+        [request] = connection.sent
         assert [topic.topic_id for topic in cast(Any, request).topics] == ["id"]
         running.cancel()
 
@@ -361,12 +370,7 @@ def test_a_leader_that_answers_is_not_silent_though_there_is_always_a_request_th
     dialled again, every few seconds."""
 
     async def check() -> None:
-        leader = SilentLeader()
-        fetcher = _fetcher(leader)
-        ask(fetcher)
-        running = asyncio.create_task(fetcher.run())
-        await asyncio.sleep(SOON_SECONDS)
-        [connection] = leader.connections
+        fetcher, connection, running = await _running(ask)
         for _ in range(8):
             ask(fetcher)
             await asyncio.sleep(SOON_SECONDS)

@@ -44,8 +44,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.requests.offset_requests",
-                "            if not partition.is_of_topic(topic.topic_id):\n",
-                "            if False:\n",
+                "    return partition if partition.is_of_topic(topic_id) else ErrorCode.INCONSISTENT_TOPIC_ID\n",
+                "    return partition\n",
             ),
         ),
         schedule=UnitTest(
