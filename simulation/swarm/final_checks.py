@@ -28,6 +28,8 @@ WITNESS_SECONDS = 45
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 CALLBACKS_PER_SCRUBBED_SEGMENT = 3
 """It is read in the background, and the scrubber wakes when that is done."""
+CALLBACKS_PER_SEGMENT_IN_THREAD = 10
+"""Where disk threads are simulated, the read waits some times more (`SimulatedDisk.in_background`)."""
 
 
 async def converge(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState, history: History) -> None:
@@ -75,7 +77,9 @@ async def take_records(cluster: SimulatedCluster, workload: Workload, history: H
 async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
     """I36: without any client request, nothing spins."""
     loop = cluster.world.loop
-    scrubbing = CALLBACKS_PER_SCRUBBED_SEGMENT * _scrubbed_segments_per_second(cluster)
+    has_threads = cluster.world.has_disk_threads
+    per_segment = CALLBACKS_PER_SEGMENT_IN_THREAD if has_threads else CALLBACKS_PER_SCRUBBED_SEGMENT
+    scrubbing = per_segment * _scrubbed_segments_per_second(cluster)
     before = loop.callbacks_run
     await asyncio.sleep(IDLE_SECONDS)
     rate = (loop.callbacks_run - before) / IDLE_SECONDS
