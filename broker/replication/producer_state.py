@@ -284,8 +284,8 @@ class ProducerStates:
 
     def snapshot_below(self, offset: int, bytes_max: int) -> bytes:
         """A snapshot of the batches below `offset`, for a replica that starts empty there and reads the later ones
-        itself. If it exceeds `bytes_max`, the longest idle producers are left out. Empty if there are no batches,
-        and none may be missing."""
+        itself. If it exceeds `bytes_max`, the longest idle producers are left out, and it says so. Empty if there are
+        no batches, and none may be missing."""
         chosen: list[tuple[int, ProducerState]] = []
         room = bytes_max - _SNAPSHOT_HEAD_BYTES
         for producer_id, state in reversed(self._states.items()):
@@ -295,9 +295,9 @@ class ProducerStates:
                 break
             if packed:
                 chosen.append((producer_id, replace(state, packed=packed)))
-        states = ProducerStates(self.is_incomplete)
+        states = ProducerStates(self.is_incomplete or room < 0)
         states._states = dict(reversed(chosen))
-        return states.snapshot() if chosen or self.is_incomplete else b""
+        return states.snapshot() if chosen or states.is_incomplete else b""
 
     @classmethod
     def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":

@@ -354,6 +354,17 @@ def test_a_snapshot_for_others_is_bounded_and_omits_the_longest_idle() -> None:
     assert states.snapshot_below(0, 2_000) == b""
 
 
+@pytest.mark.invariant("I25")
+def test_a_snapshot_for_others_that_omits_producers_says_so() -> None:
+    """The other replica took it for complete: once it led, a retry of an omitted producer was written again."""
+    states = states_after(*(batch(0, producer=producer, offset=producer) for producer in range(100)))
+    copy = ProducerStates.load(states.snapshot_below(100, 2_000))
+    assert copy.get(0) is None
+    assert states.check(batch(0, producer=0), is_retry=True) == Duplicate(0, 0)
+    assert refused(copy.check(batch(0, producer=0), is_retry=True)) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert not ProducerStates.load(states.snapshot_below(100, 1_000_000)).is_incomplete
+
+
 @given(st.binary(max_size=300))
 def test_any_invalid_bytes_raise_the_declared_error(content: bytes) -> None:
     with pytest.raises(CorruptSnapshot):
