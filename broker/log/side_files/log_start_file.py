@@ -72,6 +72,9 @@ class StartRecord:
         self._wanted: LogStart | None = None
         """What a write puts there that goes on, or that failed."""
         self._change = -1 if known is None else known[1]
+        """Of the last attempt to write."""
+        self._stored_change = self._change
+        """The change that put `known` there."""
         self._written_at_once = 0
         self._disk = disk
         self._path = f"{directory}/{LOG_START}"
@@ -84,7 +87,7 @@ class StartRecord:
 
     def write_first(self, start: LogStart, unsynced: UnsyncedFiles) -> None:
         """Write the start of a new log; it is synced with the other files before anything counts as synced."""
-        self._change = 0
+        self._change = self._stored_change = 0
         self._disk.replace_file(self._path, _whole(start, 0), sync=False)
         unsynced.add(self._path)
         self.known = start
@@ -101,12 +104,12 @@ class StartRecord:
     def write_at_once(self, start: LogStart) -> None:
         """Write and sync on the event loop, which is rare. While a thread may be writing, neither slot may be used: one
         is the thread's, and the other one has the start to fall back to if the power goes now."""
-        self._change += 1
+        self._change = self._next_change()
         self._written_at_once += 1
         self.is_certain = False
         if self._writing.locked() or not self._write_in_place(start, self._change):
             self._disk.replace_file(self._path, _whole(start, self._change, self.known))
-        self.known, self.is_certain, self._wanted = start, True, None
+        self._note_stored(start)
 
     async def write(self, wanted: Callable[[], LogStart | None]) -> None:
         """Write and sync off the event loop, if it differs, what `wanted` says once earlier writes are over: what was
@@ -117,8 +120,7 @@ class StartRecord:
             is_there = self.is_certain and start == self.known
             if start is None or is_there or written_at_once != self._written_at_once:
                 return
-            self._change += 1
-            change = self._change
+            self._change = change = self._next_change()
             self._wanted = start
 
             def is_void() -> bool:
@@ -133,17 +135,27 @@ class StartRecord:
                 if not self._closed:
                     raise
             if not is_void():
-                self.known, self.is_certain, self._wanted = start, True, None
+                self._note_stored(start)
+
+    def _next_change(self) -> int:
+        """It goes to the slot that does not hold `known`, however many attempts failed since that was stored: `known`
+        is what a torn write falls back to, and explains the files that an interrupted reset leaves."""
+        following = self._change + 1
+        return following + (following % LOG_START_SLOTS == self._stored_change % LOG_START_SLOTS)
+
+    def _note_stored(self, start: LogStart) -> None:
+        self.known, self.is_certain, self._wanted = start, True, None
+        self._stored_change = self._change
 
     def _write_in_place(self, start: LogStart, change: int, is_void: Callable[[], bool] = lambda: False) -> bool:
-        """Whether the start is written: not if there is no whole file, or if it `is_void` once the file is open. Later
-        that does no harm: this file is not the one that was put there since."""
+        """Whether the start is written: not if there is no file with a sound slot, or if it `is_void` once the file is
+        open. Later that does no harm: this file is not the one that was put there since."""
         try:
             file = self._disk.open(self._path)
         except FileMissing:
             return False
         try:
-            if is_void() or file.size != LOG_START_SLOTS * LOG_START_SLOT_BYTES:
+            if is_void() or self.known is None or file.size != LOG_START_SLOTS * LOG_START_SLOT_BYTES:
                 return False
             file.write_at(change % LOG_START_SLOTS * LOG_START_SLOT_BYTES, format_log_start(start, change))
             file.sync()

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.protocol.files.checkpoints import LOG_START, LogStartReason, parse_log_start
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.files.checkpoints import LOG_START, LogStartReason, parse_log_start, parse_log_starts
 from minibroker.runtime.ports import OutOfDescriptors
 from tests.broker.log.machine import PARTITION, Machine, append, drive
 from tests.broker.log.test_log_starts import CONFIG, restart, synced
@@ -105,3 +107,37 @@ def test_a_kill_in_a_reset_that_began_while_a_thread_writes_a_start_damages_noth
     drive(log.record_start(40, LogStartReason.RETENTION))
     log = restart(machine)
     assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 100, 100)
+
+
+def no_descriptor(machine: Machine, call: str, log: PartitionLog) -> None:
+    """A start is not recorded for want of a file descriptor, which passes."""
+    machine.storage.fail(call, f"{log.directory}/{LOG_START}", times=1, no_descriptor=True)
+    with pytest.raises(OutOfDescriptors):
+        drive(log.record_start(40, LogStartReason.RETENTION))
+
+
+@pytest.mark.invariant("I44")
+def test_a_kill_in_a_reset_after_a_start_that_found_no_descriptor_damages_nothing(machine: Machine) -> None:
+    """The reset was written over the start before it, which alone explains the files that it leaves."""
+    _, log = synced(machine)
+    for start in (10, 20, 30):
+        drive(log.record_start(start, LogStartReason.RETENTION))
+        log.trim_before(start, LogStartReason.RETENTION)
+        delete_head(log, start)
+    no_descriptor(machine, "open", log)
+    log.record_at_once(100, LogStartReason.RESET)
+    log = restart(machine)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 100, 100)
+
+
+@pytest.mark.parametrize("call", ["open", "write_at", "sync"])
+def test_the_newest_stored_start_stays_until_another_one_is_stored(machine: Machine, call: str) -> None:
+    """However many attempts failed in between: a torn write falls back to it."""
+    _, log = synced(machine)
+    for attempts in range(1, 4):
+        drive(log.record_start(10 * attempts, LogStartReason.RETENTION))
+        stored = parse_log_start(machine.content(LOG_START))
+        for _ in range(attempts):
+            no_descriptor(machine, call, log)
+        no_descriptor(machine, "sync", log)
+        assert stored in parse_log_starts(machine.content(LOG_START))

@@ -129,13 +129,14 @@ def trim(directory: LogDirectory) -> None:
 
 
 def lose_start(machine: Machine, how: str) -> None:
-    """`bit`: in the newest slot. The other one holds the start before."""
+    """`bit`: in the newest slot. The other one holds the start before. `bits`: in both."""
     content = bytearray(machine.content(LOG_START))
     change = parse_log_start(bytes(content))[1]
     if how == "missing":
         machine.disk().remove(f"{PATH}/{PARTITION}/{LOG_START}")
-    elif how == "bit":
-        content[change % 2 * LOG_START_SLOT_BYTES + 30] ^= 4
+    elif how in ("bit", "bits"):
+        for slot in (change, change + 1) if how == "bits" else (change,):
+            content[slot % 2 * LOG_START_SLOT_BYTES + 30] ^= 4
         machine.edit(LOG_START, bytes(content))
     else:
         machine.edit(LOG_START, b"")
@@ -159,7 +160,7 @@ def test_a_log_without_its_newest_start_restarts_the_chain(machine: Machine, sto
     assert directory.wholeness.doubt == f"{PARTITION} may begin too low: its log-start file is missing or damaged"
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "bit"])
+@pytest.mark.parametrize("how", ["missing", "empty", "bit", "bits"])
 def test_a_start_that_was_in_doubt_is_written_again(machine: Machine, how: str) -> None:
     """Else each later start would be in doubt."""
     directory = start(machine, "a")
