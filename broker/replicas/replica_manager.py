@@ -321,6 +321,8 @@ class ReplicaManager:
 
     def fetch_next(self, partition: Partition) -> None:
         self._back_offs.pop(partition.topic_partition, None)
+        if not partition.log.start_record.is_certain:  # this fetch names no start: the one after the record does
+            self.log_start_recorder.record_soon(partition)
         self._followed[partition.topic_partition].fetch_next(partition)
 
     def back_off(self, partition: Partition, effect: ev.BackOff) -> None:

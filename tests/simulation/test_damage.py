@@ -12,7 +12,12 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.event_base import ERROR, ClusterEvent
 from minibroker.protocol.events.replica_events import LogMissing
-from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT
+from minibroker.protocol.files.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START,
+    LOG_START_SLOT_BYTES,
+    parse_log_start,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.simulation.world.storage import SimulatedStorage
@@ -254,3 +259,26 @@ async def test_a_partition_whose_directory_is_gone_at_a_start_is_reported_as_an_
         await c.start(1)
         await asyncio.sleep(10)
     assert [type(each) for each in events if isinstance(each, ClusterEvent) and each.level == ERROR] == [LogMissing]
+
+
+@pytest.mark.invariant("I36")
+@simulated(brokers=3, settings={"log.retention.check.interval.ms": "1000"})
+async def test_a_follower_whose_log_start_file_has_a_torn_slot_joins_an_idle_partition(c: SimulatedHarness) -> None:
+    """As a power cut leaves it: the sound slot has the start. The first fetch names no start, because the file is to be
+    written first. Nobody fetched again once it was, so the leader never learned the start that joining needs."""
+    await c.create_topic(TOPIC, configs={"segment.bytes": "4096", "retention.bytes": "6000"})
+    async with Producer(bootstrap_servers=c.bootstrap_servers) as producer:
+        for _ in range(40):
+            await producer.send_and_wait(TOPIC, b"x" * 500, partition=0)
+    await c.simulation.until(lambda: all(replica(c, each).first_offset > 0 for each in c.broker_ids), 60, "retention")
+    await asyncio.sleep(10)
+    leader = await c.leader(TOPIC)
+    follower = next(each for each in c.broker_ids if each != leader)
+    await c.stop(follower)
+    name = f"{FIRST}/{LOG_START}"
+    content = bytearray(await c.read_file(follower, name))
+    other_slot = (parse_log_start(bytes(content))[1] + 1) % 2
+    content[other_slot * LOG_START_SLOT_BYTES + 30] ^= 4
+    await c.write_file(follower, name, bytes(content))
+    await c.start(follower)
+    await c.wait_in_sync(TOPIC)
