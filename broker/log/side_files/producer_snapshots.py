@@ -18,7 +18,7 @@ from minibroker.broker.replication.producer_state import (
 )
 from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
-from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
+from minibroker.runtime.ports import Disk, DiskFull, FileMissing, FileTooLarge
 
 
 class ProducerSnapshots:
@@ -47,7 +47,11 @@ class ProducerSnapshots:
         """Store the states of the log that ends at `offset` with a batch of that epoch (-1: with none, or it is not
         known); returns the path."""
         path = self.path(offset)
-        self._disk.replace_file(path, states.snapshot(self._place(offset, leader_epoch)), sync=sync)
+        try:
+            self._disk.replace_file(path, states.snapshot(self._place(offset, leader_epoch)), sync=sync)
+        except DiskFull:
+            self._remove([known for known in self.offsets if known == offset])  # an older one must not stay
+            raise
         if offset not in self.offsets:
             self.offsets.insert(bisect_right(self.offsets, offset), offset)
         return path

@@ -333,6 +333,24 @@ def test_a_snapshot_that_is_not_used_is_written_anew(machine: Machine, content: 
 
 
 @pytest.mark.invariant("I25")
+def test_a_snapshot_that_is_not_used_goes_if_there_is_no_room_for_a_new_one(machine: Machine) -> None:
+    """It stayed, and was believed once the batches in front were deleted. Without it the states are incomplete."""
+    _, log, older = snapshots_of_two_logs(machine, closes_segment=True)
+    machine.kill()
+    machine.edit(SNAPSHOT, older)
+    machine.storage.fail("replace_file", f"{log.directory}/{SNAPSHOT}", is_full=True)
+    log = machine.open_log(SMALL)[1]
+    machine.storage.heal()
+    assert check_first_of(log, 7) == Duplicate(10, 11)
+    drive(log.record_start(12, LogStartReason.TRIM))
+    log.trim_before(12, LogStartReason.TRIM)
+    delete_head(log, 12)
+    machine.kill()
+    log = machine.open_log(SMALL)[1]
+    assert is_refused(check_first_of(log, 7))
+
+
+@pytest.mark.invariant("I25")
 def test_a_cut_does_not_use_a_snapshot_from_before_an_earlier_one(machine: Machine) -> None:
     """A cut rebuilds the producers as a start does."""
     _, log, older = snapshots_of_two_logs(machine, closes_segment=True)
