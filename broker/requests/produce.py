@@ -46,6 +46,8 @@ are accepted by their CRC and count, and a consumer that cannot decode one repor
 DECODED_BYTES_MAX = 1_048_588
 """The same for bytes: one record with five million headers took 400 MB and two seconds. It is the default of
 `max.message.bytes`."""
+_NO_RECORDS = bytearray()
+_NO_BATCHES = ProduceRequest()
 
 
 class ProduceItem:
@@ -117,6 +119,12 @@ class PendingProduce:
         self.items = [ProduceItem(self, topic, data) for topic in body.topic_data for data in topic.partition_data]
         self._remaining = len(self.items)
 
+    def release_records(self) -> None:
+        """While it waits, it keeps no records: its share of memory is counted without them."""
+        self._request.body = _NO_BATCHES
+        for item in self.items:
+            item.records = _NO_RECORDS
+
     def item_answered(self, response: ProducePartitionResponse) -> None:
         """Another batch has its answer."""
         self.handler.counters.failed_produce += response.error_code != ErrorCode.NONE
@@ -178,6 +186,7 @@ class ProduceHandler:
             return
         self._handle_items(pending.items, body.acks)
         if not pending.done:
+            pending.release_records()
             timeout_ms = max(0, min(body.timeout_ms, TIMEOUT_MS_MAX))
             self._sequence += 1
             heapq.heappush(self._deadlines, (self._now_ms() + timeout_ms, self._sequence, pending))

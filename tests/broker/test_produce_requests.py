@@ -1,6 +1,7 @@
 """The answer to a producer for everything that can be wrong with a Produce request."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -239,6 +240,29 @@ def test_the_deadline_of_an_answered_request_is_dropped_before_it_is_due() -> No
         item.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     handler.expire()
     assert handler._deadlines == []
+
+
+def test_a_request_that_waits_for_its_answer_keeps_no_records() -> None:
+    """The memory of waiting requests is limited, and counts none: a follower that stands still for half a minute would
+    otherwise keep all records of that time. An answered request stays in the heap behind one that waits, too. A batch
+    that is a duplicate waits, too, and is not appended."""
+
+    class Records(bytearray):
+        """A bytearray with weak references."""
+
+    waiting: list[Any] = []
+    handler = handler_of(lambda event: waiting.extend(event.tokens), lambda: 1_000)
+    kept: list[weakref.ref[Records]] = []
+    for _ in range(2):
+        records = Records(batch(b"value"))
+        kept.append(weakref.ref(records))
+        request = SimpleNamespace(respond=lambda _: None, body=produce_request(records))
+        handler.handle(cast(Any, request), request.body)
+        del records, request
+    assert [each() for each in kept] == [None, None]
+    waiting[1].refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    handler.expire()
+    assert len(handler._deadlines) == 2
 
 
 @pytest.mark.invariant("I24", "I37")
