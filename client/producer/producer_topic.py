@@ -10,6 +10,8 @@ from minibroker.client.producer.partitioner import Partitioner, murmur2_partitio
 KEYS_REMEMBERED = 16_384
 """Keys remembered per topic: keys repeat, and a lookup is thirty times cheaper than the hash. At this number all are
 forgotten at once, because it is not known which of them come again."""
+KEY_REMEMBERED_BYTES_MAX = 256
+"""Longer keys are hashed each time: remembered, they would take up to 16 GiB, of which buffer_memory counts nothing."""
 
 
 class ProducerTopic:
@@ -46,7 +48,7 @@ class ProducerTopic:
             raise InvalidCall(
                 f"partitioner returned {index!r:.80}; topic {self.name!r} has partitions {[*self.queues]}"
             )
-        if self._partitioner is murmur2_partitioner:
+        if self._partitioner is murmur2_partitioner and len(key) <= KEY_REMEMBERED_BYTES_MAX:
             if len(self.queue_of_key) >= KEYS_REMEMBERED:
                 self.queue_of_key.clear()
             self.queue_of_key[key] = queue

@@ -58,6 +58,15 @@ def test_the_number_of_remembered_keys_is_limited() -> None:
     assert len(topic.queue_of_key) == 10
 
 
+def test_the_bytes_of_remembered_keys_are_limited() -> None:
+    """Of any size, they would take gigabytes, of which `buffer_memory` counts nothing."""
+    topic = topic_of(7)
+    longest = bytes(producer_topic.KEY_REMEMBERED_BYTES_MAX)
+    for key in (longest, longest + b"x"):
+        assert partition_of(topic, key) == murmur2_partitioner(key, 7)
+    assert list(topic.queue_of_key) == [longest]
+
+
 def test_a_partition_without_a_leader_gets_keyless_records_only_if_there_is_no_other() -> None:
     topic, rng = topic_of(4), random.Random(1)
     for led in ([], [2], [0, 3], [0, 1, 2, 3]):
