@@ -20,6 +20,10 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     LATEST_TIMESTAMP,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartitionResponse,
@@ -180,6 +184,23 @@ async def test_an_answer_about_another_time_than_the_user_wants_now_changes_noth
     await PositionResolver._reset(resolver, [cursor])
     assert (cursor.position, cursor.reset_timestamp) == (None, LATEST_TIMESTAMP)
     assert (cursor.halted, cursor.error, cursor.refusals) == (None, None, 0)
+
+
+def test_an_answer_that_names_no_offset_is_asked_for_again_after_a_pause(cluster: FakeCluster) -> None:
+    """Each log has a beginning and an end, so such an answer is a fault. It was asked for again without any pause."""
+    partitions = [ListOffsetsPartitionResponse(partition_index=0, offset=-1)]
+    answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=partitions)])
+    cluster.intercept = lambda broker, request: answer if isinstance(request.body, ListOffsetsRequest) else None
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(CallTimedOut, match="names no offset"):
+                await consumer.getone(timeout_ms=1_000)
+            assert cluster.asked(ListOffsetsRequest) < 20
+            cluster.intercept = lambda broker, request: None
+            assert await consumer.position(PARTITION) == 0
+
+    cluster.run(main)
 
 
 @pytest.mark.parametrize(
