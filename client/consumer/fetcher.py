@@ -384,13 +384,21 @@ class Fetcher:
             cursor.fetched(Chunk(records, unread), last.end_offset, last.partition_leader_epoch)
             cursor.answered()
             if was_empty:
-                self.ready.append(cursor)
+                self._has_chunks(cursor)
         elif misfit is not None:
             self._unfit(cursor, MisplacedRecords(self._where(cursor, leader), cursor.fetch_offset, misfit))
         elif damage is None and cursor.max_bytes < PARTITION_BYTES_MAX:
             cursor.max_bytes *= 2  # a single batch is larger than max_bytes
         else:
             self._unfit(cursor, CorruptRecords(self._where(cursor, leader), cursor.fetch_offset, damage or "no batch"))
+
+    def _has_chunks(self, cursor: Cursor) -> None:
+        """One that held chunks before the user sought is still in `ready`: reading would remove it, a seek does not."""
+        self.ready.append(cursor)
+        if len(self.ready) > 2 * len(self._cursors):
+            present = dict.fromkeys(each for each in self.ready if each.chunks)
+            self.ready.clear()
+            self.ready.extend(present)
 
     def _where(self, cursor: Cursor, leader: BrokerId) -> Where:
         return self._cluster.where(cursor.topic_partition, leader)

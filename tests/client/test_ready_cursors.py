@@ -1,5 +1,6 @@
 """Which partition a consumer reads next, and when it fetches more."""
 
+import asyncio
 from collections import deque
 from typing import Any, cast
 
@@ -8,6 +9,9 @@ import pytest
 from minibroker.client.consumer.cursor import CHUNKS_MAX, Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import earliest, fill
 
 BATCH = cast(Any, (0, None))
 
@@ -77,3 +81,18 @@ def test_a_leader_is_asked_for_more_once_all_its_partitions_have_room(
         reading._asked[1] = None
     assert reading.read() == "read"
     assert reading.wakes == (is_asked and not is_fetching)
+
+
+def test_a_consumer_that_only_seeks_keeps_one_entry_for_each_partition(cluster: FakeCluster) -> None:
+    """It may ask for positions for months without ever reading, and each seek left one entry more."""
+    fill(cluster, 1)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(20):
+                await consumer.seek_to_beginning()
+                await asyncio.sleep(0.1)
+            assert len(consumer._fetcher.ready) <= 2
+            assert (await consumer.getone()).offset == 0
+
+    cluster.run(main)
