@@ -397,10 +397,10 @@ class Producer(PublicClient):
     ) -> Delivery:
         deadline = Deadline(self._settings.max_block_ms)
         async with self._waiting_sends.first_in_queue(topic, deadline):
-            await self._metadata.topic_with(topic, partition, deadline)
             while True:
                 if self._batches.yield_due:
                     await self._yield_to_loop()
+                await self._metadata.topic_with(topic, partition, deadline)  # each time: it may be made again
                 with self._waiting_sends.serving():
                     delivery = self._try_send(topic, value, key, partition, headers, timestamp_ms)
                 if delivery is not None:
@@ -412,12 +412,12 @@ class Producer(PublicClient):
         """Take at least the next record, or raise."""
         deadline = Deadline(self._settings.max_block_ms)
         async with self._waiting_sends.first_in_queue(topic, deadline):
-            state = await self._metadata.topic_with(topic, columns.partition, deadline)
-            columns.choose_partitions(state)
             before = len(deliveries)
             while True:
                 if self._batches.yield_due:
                     await self._yield_to_loop()
+                state = await self._metadata.topic_with(topic, columns.partition, deadline)
+                columns.choose_partitions(state)
                 self._batches.put_many(state, columns, deliveries)
                 if len(deliveries) > before:
                     return

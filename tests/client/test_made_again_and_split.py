@@ -5,11 +5,12 @@ import contextlib
 
 import pytest
 
-from minibroker.client.errors import MinibrokerError, OutcomeUnknown
+from minibroker.client.errors import MinibrokerError, OutcomeUnknown, UnknownTopicOrPartition
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.deliveries import Delivery
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records
 from minibroker.protocol.wire.messages import (
     CurrentLeader,
@@ -157,3 +158,41 @@ def test_a_late_refusal_that_names_the_leader_of_the_deleted_topic_does_not_misl
 
     cluster.run(main)
     assert cluster.partition("t").values() == [b"new"]
+
+
+@pytest.mark.parametrize("is_many", [True, False])
+def test_a_call_that_waits_for_memory_tells_that_its_partition_is_gone(cluster: FakeCluster, is_many: bool) -> None:
+    """Its topic was made again with fewer partitions. The program got a bare KeyError, which did not tell how many
+    records were taken, or BufferTimedOut after `max_block_ms`, for the queue of other partitions' calls, too."""
+    cluster.add_topic("two", 2)
+    cluster.intercept = lambda broker, request: isinstance(request.body, ProduceRequest) or None
+
+    async def send(producer: Producer) -> None:
+        if is_many:
+            await producer.send_many("two", [bytes(1_000)] * 300, partition=1)
+        for _ in range(300):
+            await producer.send("two", bytes(1_000), partition=1)
+
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(
+            bootstrap_servers=cluster.bootstrap,
+            runtime=runtime,
+            buffer_memory=65_536,
+            batch_size=16_384,
+            delivery_timeout_ms=4_000,
+            max_block_ms=60_000,
+        )
+        await producer.start()
+        sending = asyncio.create_task(send(producer))
+        await asyncio.sleep(1)
+        cluster.make_again("two")
+        del cluster.partitions[TopicPartition("two", 1)]
+        with pytest.raises(UnknownTopicOrPartition) as gone:
+            async with asyncio.timeout(10):
+                await sending
+        taken = vars(gone.value).get("taken")
+        assert (taken is not None and 0 < len(taken) < 300) == is_many
+        with contextlib.suppress(MinibrokerError):
+            await producer.close(timeout_ms=0)
+
+    cluster.run(main)
