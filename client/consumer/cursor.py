@@ -39,6 +39,9 @@ from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTA
 
 CHUNKS_MAX = 2
 """Fetched chunks that may wait for the user: one being read, one ahead."""
+EPOCHS_MAX = 1_000
+"""Leader epochs remembered of what was read. Where the log parts in front of them, that offset is not known."""
+NO_EPOCH = -1
 
 
 class OffsetReset(Enum):
@@ -77,6 +80,7 @@ class Cursor:
 
     __slots__ = (
         "chunks",
+        "epoch_starts",
         "error",
         "fetch_epoch",
         "fetch_offset",
@@ -116,6 +120,8 @@ class Cursor:
         """Epoch of the last record fetched, or under which the position was found."""
         self.record_epoch: LeaderEpoch | None = None
         """Epoch of the last record fetched since the position was last moved."""
+        self.epoch_starts: list[tuple[LeaderEpoch, Offset]] = []
+        """Of what was fetched since the position was chosen or found: each epoch, and its first offset here."""
         self.chunks: deque[Chunk] = deque()
         self.generation = 0
         self.leader: BrokerId | None = None
@@ -233,6 +239,7 @@ class Cursor:
         self.generation += 1
         self.chunks.clear()
         self.fetch_epoch = self.record_epoch = self.position_epoch = self.outrun_at = None
+        self.epoch_starts.clear()
         self.validated_epoch = self.leader_epoch = None
         self.high_watermark = None
         if self.reset_timestamp is not None:
@@ -247,6 +254,7 @@ class Cursor:
 
     def seek(self, offset: Offset, epoch: LeaderEpoch | None = None) -> None:
         """Set the position. `epoch`: the leader epoch of the record before it, if known."""
+        self.epoch_starts.clear()
         self._move(offset, epoch)
         self.reset_timestamp = None
         self.reset_from = None
@@ -293,10 +301,31 @@ class Cursor:
     def fetched(self, chunk: Chunk, end: Offset, epoch: LeaderEpoch) -> None:
         """A reply brought batches up to `end`."""
         assert end > self.fetch_offset
+        if epoch != self.record_epoch:
+            self._note_epochs(chunk, epoch)
         self.chunks.append(chunk)
         self.fetch_offset = end
         self.fetch_epoch = self.record_epoch = epoch
         self.unfit_fetches = 0
+
+    def _note_epochs(self, chunk: Chunk, last: LeaderEpoch) -> None:
+        starts = [(each.partition_leader_epoch, max(each.base_offset, self.fetch_offset)) for _, each in chunk.unread]
+        for epoch, start in starts or [(last, self.fetch_offset)]:
+            if not self.epoch_starts or epoch > self.epoch_starts[-1][0]:
+                self.epoch_starts.append((epoch, start))
+        if len(self.epoch_starts) > EPOCHS_MAX:
+            del self.epoch_starts[1]
+            self.epoch_starts[0] = NO_EPOCH, self.epoch_starts[0][1]
+
+    def _parting(self, end: EpochEndOffset) -> Offset | None:
+        """Where the leader's log parts from what was fetched; the fetch offset if it does not, None if that is not
+        known. An answer about an earlier epoch than that of the last record says that the leader lacks all later
+        ones, however far its records of that epoch reach (KIP-279)."""
+        own_end = next((start for epoch, start in self.epoch_starts if epoch > end.epoch), self.fetch_offset)
+        before = [epoch for epoch, start in self.epoch_starts if start < own_end]
+        if before and before[-1] != end.epoch:
+            return None
+        return min(end.end_offset, own_end)
 
     def misfit(self, header: BatchHeader, before: BatchHeader | None) -> str | None:
         """Why this batch of a reply cannot be a requested one; None if it can. The first batch holds the requested
@@ -353,38 +382,40 @@ class Cursor:
             return None
         epoch = question.leader_epoch
         undefined = end.end_offset < 0 or end.epoch < 0
-        if not undefined and end.end_offset >= self.fetch_offset:
+        parting = None if undefined else self._parting(end)
+        if parting is not None and parting >= self.fetch_offset:
             self.validated_epoch = epoch
             return None
         position = self.fetch_offset if self.position is None else self.position
-        if not undefined and end.end_offset >= position and self.chunks:
+        if not undefined and (parting is None or parting >= position) and self.chunks:
             self._move(position, self.position_epoch)  # this position is validated next
             return None
         if not self.read_since_move and self.reset_from is not None:
-            self._truncated_unread(None if undefined else end, epoch)
+            self._truncated_unread(parting, end.epoch, epoch)
             return None
-        problem = LogTruncated(where, position, None if undefined else end.end_offset)
-        if halt or undefined:
+        problem = LogTruncated(where, position, parting)
+        if halt or parting is None:
             self.halt(problem)
         else:
-            self.seek(end.end_offset, end.epoch)
+            self.seek(parting, end.epoch)
             self.validated_epoch = epoch
         return problem
 
-    def _truncated_unread(self, end: EpochEndOffset | None, epoch: LeaderEpoch) -> None:
+    def _truncated_unread(self, parting: Offset | None, record_epoch: LeaderEpoch, leader_epoch: LeaderEpoch) -> None:
         """The log changed below a position from which nothing was read yet: the user lost nothing."""
         reset_from = self.reset_from
         assert reset_from is not None
-        if end is None:
+        if parting is None:
             self.seek_by(reset_from)
             return
-        self.seek(end.end_offset, end.epoch)
+        self.seek(parting, record_epoch)
         self.reset_from = reset_from
-        self.validated_epoch = epoch
+        self.validated_epoch = leader_epoch
 
     def _move(self, offset: Offset, epoch: LeaderEpoch | None) -> None:
         self.generation += 1
         self.chunks.clear()
         self.position = self.fetch_offset = offset
-        self.position_epoch = self.fetch_epoch = epoch
+        self.epoch_starts = [each for each in self.epoch_starts if each[1] < offset]
+        self.position_epoch = self.fetch_epoch = self.epoch_starts[-1][0] if self.epoch_starts else epoch
         self.record_epoch = self.outrun_at = None

@@ -323,10 +323,8 @@ class Fetcher:
 
     def _on_partition(self, leader: BrokerId, asked: Asked, answer: FetchPartitionResponse) -> None:
         cursor = asked.cursor
-        if self._cursors.get(cursor.topic_partition) is not cursor:
+        if self._cursors.get(cursor.topic_partition) is not cursor or asked.is_outdated:
             return
-        if cursor.generation != asked.generation or cursor.fetch_offset != asked.offset:
-            return  # the answer to an outdated request
         if answer.error_code:
             self._on_refusal(leader, cursor, answer)
             return

@@ -3,6 +3,7 @@
 import pytest
 
 from minibroker.client.consumer.cursor import Cursor, OffsetReset
+from minibroker.client.consumer.fetch_in_flight import Asked
 from minibroker.client.errors import OffsetOutOfRange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
@@ -268,3 +269,72 @@ def test_an_unread_end_is_followed_through_one_truncation_after_another() -> Non
         assert cursor.position == end
         cursor.learn_leader(1, (cursor.leader_epoch or 0) + 1)
     assert cursor.reset_from == LATEST_TIMESTAMP
+
+
+def reader_of_epochs(*starts: tuple[int, int], end: int) -> Cursor:
+    """Has returned everything below `end`: records of these epochs, each from that offset on."""
+    cursor = Cursor(PARTITION, OffsetReset.EARLIEST, 1_000)
+    cursor.learn_leader(1, starts[-1][0])
+    assert cursor.settle_reset(cursor.generation, starts[0][1], starts[-1][0])
+    for (epoch, _), (_, until) in zip(starts, [*starts[1:], (0, end)], strict=True):
+        cursor.fetched(a_chunk(), until, epoch)
+    cursor.chunks.clear()
+    cursor.position, cursor.position_epoch, cursor.read_since_move = end, starts[-1][0], True
+    cursor.learn_leader(2, 9)
+    return cursor
+
+
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize(
+    ("starts", "answer", "parting"),
+    [
+        ([(3, 0), (5, 80)], (5, 100), 100),
+        ([(3, 0), (5, 80)], (5, 90), 90),
+        ([(3, 0), (5, 80)], (3, 70), 70),
+        ([(3, 0), (5, 80)], (3, 100), 80),
+        ([(3, 0), (5, 80)], (3, 90), 80),
+        ([(5, 80)], (3, 150), 80),
+        ([(3, 0), (4, 70), (5, 80)], (3, 100), 70),
+        ([(2, 0), (5, 80)], (3, 100), None),
+    ],
+)
+@pytest.mark.parametrize("halt", [True, False])
+def test_a_leader_without_the_last_epoch_that_was_read_has_another_log_from_there_on(
+    starts: list[tuple[int, int]], answer: tuple[int, int], parting: int | None, halt: bool
+) -> None:
+    """After an unclean election its own records of an earlier epoch may reach as far, or farther: they were taken for
+    those that were read."""
+    cursor = reader_of_epochs(*starts, end=100)
+    problem = validate(cursor, *answer, halt=halt)
+    if parting == 100:
+        assert (problem, cursor.wants_data, cursor.fetch_offset) == (None, True, 100)
+        return
+    assert problem is not None
+    assert problem.divergent_offset == parting
+    is_halted = halt or parting is None
+    assert (cursor.halted is problem, cursor.position) == (is_halted, 100 if is_halted else parting)
+
+
+@pytest.mark.invariant("I22")
+def test_what_was_only_buffered_of_an_epoch_that_the_leader_lacks_is_dropped_without_an_error() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.fetched(a_chunk(), 20, 4)
+    cursor.learn_leader(2, 9)
+    assert validate(cursor, 3, 20) is None
+    assert (cursor.fetch_offset, cursor.fetch_epoch, list(cursor.chunks)) == (10, 3, [])
+    assert validate(cursor, 3, 20) is None
+    assert cursor.wants_data
+
+
+@pytest.mark.invariant("I22")
+def test_an_answer_of_the_former_leader_is_outdated_once_the_position_counts_at_the_next_one() -> None:
+    """It was taken, and then counted as compared with the next one's log."""
+    cursor = cursor_at(10, None)
+    cursor.learn_leader(1, 5)
+    asked = Asked(cursor, cursor.generation, cursor.fetch_offset, 5)
+    assert not asked.is_outdated
+    cursor.learn_leader(2, 6)
+    assert (cursor.validated_epoch, cursor.needs_validation) == (6, False)
+    assert asked.is_outdated
+    assert not asked._replace(leader_epoch=None).is_outdated
+    assert not asked._replace(leader_epoch=6).is_outdated
