@@ -361,7 +361,7 @@ class Partition:
         """The producer states sent by the leader. Without them, a retry of records below the start would be written a
         second time."""
         if not effect.producers:
-            return ProducerStates()
+            return ProducerStates(is_incomplete=effect.producers is None and effect.offset > 0)
         try:
             return ProducerStates.load(effect.producers)
         except CorruptSnapshot as error:

@@ -329,8 +329,9 @@ class ResetTo(ReplicaEffect, frozen=True, kw_only=True):
     """Delete everything, start empty at `offset`, then report TailTruncated."""
 
     offset: int
-    producers: bytes = b""
-    """The leader's states of producers that wrote below `offset` (`ProducerStates.snapshot_below`)."""
+    producers: bytes | None = None
+    """The leader's states of producers that wrote below `offset` (`ProducerStates.snapshot_below`). None: it was not
+    asked."""
 
 
 class TrimBefore(ReplicaEffect, frozen=True, kw_only=True):

@@ -242,9 +242,13 @@ def test_a_reset_log_has_the_producers_that_the_leader_sent() -> None:
         assert Partition._producers_from_leader(shell, ev.ResetTo(offset=9, producers=content)) == expected
 
 
-def test_a_log_start_without_producers_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    Partition._producers_from_leader(cast(Any, None), ev.ResetTo(offset=9))
-    assert not caplog.records
+@pytest.mark.invariant("I25")
+def test_a_log_that_a_truncation_resets_does_not_know_who_wrote_in_front(caplog: pytest.LogCaptureFixture) -> None:
+    """The leader was not asked for its producers: an unanswered retry may be in its log."""
+    for offset, sent, is_incomplete in ((9, None, True), (0, None, False), (9, b"", False)):
+        reset = ev.ResetTo(offset=offset, producers=sent)
+        assert Partition._producers_from_leader(cast(Any, None), reset).is_incomplete == is_incomplete
+    assert not caplog.records, "none is no error"
 
 
 @pytest.mark.invariant("I13")
