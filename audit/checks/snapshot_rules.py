@@ -58,7 +58,7 @@ class _Snapshot(NamedTuple):
     version: int
     place: _Place
     producers: list[_Producer]
-    is_incomplete: bool = False
+    incomplete_since_ms: int | None = None
     """Producers may be missing that wrote in front of the log's first batch."""
 
 

@@ -142,7 +142,7 @@ class _Snapshot(NamedTuple):
     version: int
     place: SnapshotPlace | None
     producers: list[tuple[int, int, int, list[ProducedBatch]]]
-    is_incomplete: bool = False
+    incomplete_since_ms: int | None = None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -152,11 +152,11 @@ _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 class ProducerStates:
     """All producers of one partition, in the order of their last batch."""
 
-    __slots__ = ("_idle", "_states", "is_incomplete")
+    __slots__ = ("_idle", "_incomplete_since_ms", "_states")
 
     def __init__(self, is_incomplete: bool = False) -> None:
-        self.is_incomplete = is_incomplete
-        """Whether producers may be missing that wrote in front of the log's first batch: no file tells of them."""
+        self._incomplete_since_ms = NOT_DATED if is_incomplete else None
+        """When producers were found to be missing, by the clock that dates appends; NOT_DATED until `expire`."""
         self._states: dict[int, ProducerState] = {}
         self._idle: dict[int, int] = {}
         """Producers forgotten for their silence, the latest last, with their epochs. In memory only."""
@@ -177,6 +177,14 @@ class ProducerStates:
 
     def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
         return iter(self._states.items())
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether producers may be missing that wrote in front of the log's first batch: no file tells of them."""
+        return self._incomplete_since_ms is not None
+
+    def mark_incomplete(self) -> None:
+        self._incomplete_since_ms = NOT_DATED
 
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
@@ -243,8 +251,11 @@ class ProducerStates:
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
         """Forget producers with a last batch older than that; returns how many. If its append time is unknown, it
-        counts from now on."""
+        counts from now on. So does the time after which all that may be missing would have been forgotten, too."""
         oldest = now_ms - expiration_ms
+        if self._incomplete_since_ms is not None:
+            since_ms = self._incomplete_since_ms or now_ms
+            self._incomplete_since_ms = since_ms if since_ms >= oldest else None
         expired = {
             producer: state.producer_epoch
             for producer, state in self._states.items()
@@ -265,7 +276,8 @@ class ProducerStates:
         self._idle.clear()
 
     def copy(self) -> "ProducerStates":
-        states = ProducerStates(self.is_incomplete)
+        states = ProducerStates()
+        states._incomplete_since_ms = self._incomplete_since_ms
         states._states = dict(self._states)
         states._idle = dict(self._idle)
         return states
@@ -273,13 +285,15 @@ class ProducerStates:
     def snapshot(self, place: SnapshotPlace | None = None) -> bytes:
         """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset, leader_epoch], [[producer_id,
         producer_epoch, appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]].
-        Without a place (nil) it is sent to another replica, not kept. If producers may be missing, `true` follows."""
+        Without a place (nil) it is sent to another replica, not kept. If producers may be missing, since when that
+        is known follows, in ms (0: not dated)."""
         producers = [
             (producer, state.producer_epoch, state.appended_ms, state.batches)
             for producer, state in self._states.items()
         ]
         content = (FORMER_VERSION if place is None else SNAPSHOT_VERSION, place, producers)
-        body = _ENCODER.encode((*content, True) if self.is_incomplete else content)
+        since_ms = self._incomplete_since_ms
+        body = _ENCODER.encode(content if since_ms is None else (*content, since_ms))
         return _CRC.pack(crc32c(body)) + body
 
     def snapshot_below(self, offset: int, bytes_max: int) -> bytes:
@@ -295,7 +309,9 @@ class ProducerStates:
                 break
             if packed:
                 chosen.append((producer_id, replace(state, packed=packed)))
-        states = ProducerStates(self.is_incomplete or room < 0)
+        states = ProducerStates(room < 0 or len(self._states) >= PRODUCERS_MAX)
+        if not states.is_incomplete:
+            states._incomplete_since_ms = self._incomplete_since_ms
         states._states = dict(reversed(chosen))
         return states.snapshot() if chosen or states.is_incomplete else b""
 
@@ -307,14 +323,17 @@ class ProducerStates:
         if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
             raise CorruptSnapshot("the CRC of the producer snapshot does not match")
         try:
-            version, found, producers, is_incomplete = _DECODER.decode(body)
+            version, found, producers, incomplete_since_ms = _DECODER.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
         if version not in (FORMER_VERSION, SNAPSHOT_VERSION):
             raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
         if not _is_same(found, place):
             raise CorruptSnapshot(f"the producer snapshot is of {found}, not of {place}")
-        states = cls(is_incomplete)
+        if incomplete_since_ms is not None and not 0 <= incomplete_since_ms <= MAX_OFFSET:
+            raise CorruptSnapshot(f"producers are missing since {incomplete_since_ms}")
+        states = cls()
+        states._incomplete_since_ms = incomplete_since_ms
         for producer_id, producer_epoch, appended_ms, batches in producers:
             problem = _misfit(producer_id, producer_epoch, appended_ms, batches, place)
             if problem is None and producer_id in states._states:

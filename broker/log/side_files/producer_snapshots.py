@@ -68,7 +68,7 @@ class ProducerSnapshots:
         """
         offset, states = self._newest_sound(first_offset, end_offset, epochs, found)
         if offset < first_offset:
-            states.is_incomplete = True
+            states.mark_incomplete()
         return offset, states
 
     def _newest_sound(

@@ -365,6 +365,26 @@ def test_a_snapshot_for_others_that_omits_producers_says_so() -> None:
     assert not ProducerStates.load(states.snapshot_below(100, 1_000_000)).is_incomplete
 
 
+@pytest.mark.invariant("I25")
+def test_states_are_complete_again_once_all_that_may_be_missing_would_be_forgotten() -> None:
+    """Until then each unanswered first batch is refused, at this replica and where its states are sent."""
+    states, start_ms, day_ms = ProducerStates(is_incomplete=True), 1_800_000_000_000, 86_400_000
+    states.expire(start_ms, day_ms)
+    for copy in (
+        states,
+        states.copy(),
+        ProducerStates.load(states.snapshot()),
+        ProducerStates.load(states.snapshot_below(100, 1_000)),
+    ):
+        copy.expire(start_ms + day_ms, day_ms)
+        assert refused(copy.check(batch(0), is_retry=True)) == ErrorCode.UNKNOWN_PRODUCER_ID
+        copy.expire(start_ms + day_ms + 1, day_ms)
+        assert copy.check(batch(0), is_retry=True) == Accept()
+    states.mark_incomplete()
+    states.expire(start_ms + 2 * day_ms, day_ms)
+    assert states.is_incomplete, "it counts anew"
+
+
 @given(st.binary(max_size=300))
 def test_any_invalid_bytes_raise_the_declared_error(content: bytes) -> None:
     with pytest.raises(CorruptSnapshot):
