@@ -33,6 +33,7 @@ from minibroker.controller.core.events import (
     BrokerRefused,
     BrokerSilent,
     CloseChannel,
+    ContinueWith,
     ControlledShutdownReceived,
     ControllerEffect,
     ControllerEvent,
@@ -224,18 +225,16 @@ def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[Contr
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
-    effects: list[ControllerEffect] = []
-    if broker_id in state.unresponsive:
-        effects = unresponsive_brokers.on_broker_answered(
-            state, BrokerAnswered(broker_id=broker_id, broker_epoch=event.broker_epoch)
-        )
+    if broker_id in state.unresponsive:  # the elections that waited for any answer are written first
+        answered = BrokerAnswered(broker_id=broker_id, broker_epoch=event.broker_epoch)
+        return [*unresponsive_brokers.on_broker_answered(state, answered), ContinueWith(event=event)]
     partitions = sorted(each for each in event.logs if needs_logs(state, each))
     asked = state.asked_logs.get(broker_id, frozenset()) - frozenset(event.logs)
     state.asked_logs = {**state.asked_logs, broker_id: asked}
     logs = {**state.logs.get(broker_id, {}), **{each: event.logs[each] for each in partitions}}
     state.logs = {**state.logs, broker_id: logs}
     changes = elect_all(state, partitions, f"broker {broker_id} said what its logs hold")
-    return [*effects, *ask_logs(state, partitions), *report_waits(state, partitions), *write_effects(changes)]
+    return [*ask_logs(state, partitions), *report_waits(state, partitions), *write_effects(changes)]
 
 
 def _on_leaderships_written(state: ControllerState, event: LeadershipsWritten) -> list[ControllerEffect]:

@@ -12,6 +12,8 @@ from minibroker.controller.core.controller_state import (
     ReplicaLog,
     Topic,
 )
+from minibroker.controller.core.events import ContinueWith, ControllerEffect, ControllerEvent
+from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition
 
 T0 = TopicPartition("lines", 0)
@@ -76,3 +78,11 @@ def cluster_state(
         leaderships={} if now is None else {T0: now},
         logs={each: {T0: found} for each, found in (logs or {}).items()},
     )
+
+
+def all_effects(state: ControllerState, event: ControllerEvent) -> list[ControllerEffect]:
+    """Of this event and of what it continues with, where nothing is written in between."""
+    found: list[ControllerEffect] = []
+    for effect in step(state, event):
+        found += all_effects(state, effect.event) if isinstance(effect, ContinueWith) else [effect]
+    return found

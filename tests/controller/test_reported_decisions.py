@@ -26,7 +26,6 @@ from minibroker.controller.core.events import (
     TopicErased,
     TopicsChanged,
 )
-from minibroker.controller.core.steps import step
 from minibroker.protocol.events import controller_events
 from minibroker.protocol.events.controller_events import (
     ControllerElected,
@@ -37,7 +36,7 @@ from minibroker.protocol.events.controller_events import (
 )
 from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.wire.messages import ControlledShutdownRequest, TopicPartitions
-from tests.controller.facts import T0, broker, cluster_state, leadership, log
+from tests.controller.facts import T0, all_effects, broker, cluster_state, leadership, log
 
 TOLD_BY_THE_SHELL = {ControllerElected, ControllerResigned, LeadershipChanged, NodeIgnored, PartitionStateReread}
 """Of what ZooKeeper holds or accepts: no single decision (test_reports.py, test_foreign_znodes.py)."""
@@ -197,7 +196,7 @@ REPORTED: dict[str, tuple[ControllerState, list[ControllerEvent], list[str]]] = 
 def reports_of(state: ControllerState, events: list[ControllerEvent]) -> list[ClusterEvent]:
     """What these events, one after the other, make a controller report."""
     state = copy.deepcopy(state)
-    return [effect.event for event in events for effect in step(state, event) if isinstance(effect, Report)]
+    return [effect.event for event in events for effect in all_effects(state, event) if isinstance(effect, Report)]
 
 
 @pytest.mark.parametrize(("state", "events", "texts"), REPORTED.values(), ids=REPORTED)
