@@ -48,10 +48,12 @@ def open_kazoo(
     granted: Callable[[SessionGrant], None],
     changed: Callable[[str, Any], None],
     refused: Callable[[Any], None],
+    ended: Callable[[Any, Exception | None], None],
     credentials: str = "",
 ) -> Any:
     """A kazoo client that reports to the loop and has no thread except its connection's. `refused`: ZooKeeper accepted
-    a connection, but closed it when asked for the session."""
+    a connection, but closed it when asked for the session. `ended`: the thread is over, and by which error: this client
+    connects no more."""
     from kazoo.client import KazooClient
     from kazoo.handlers.threading import SequentialThreadingHandler
     from kazoo.protocol.connection import ConnectionDropped
@@ -98,6 +100,18 @@ def open_kazoo(
         return result
 
     connection._invoke = invoke_and_record
+    run = connection.zk_loop
+
+    def run_and_report() -> None:
+        """kazoo itself tells nobody if its thread ends after the session, or before it has one."""
+        error = None
+        try:
+            run()
+        except Exception as failure:
+            error = failure
+        post(loop, ended, client, error)
+
+    connection.zk_loop = run_and_report
     client.add_listener(lambda state: post(loop, changed, str(state), client))
     return client
 

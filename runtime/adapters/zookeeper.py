@@ -133,9 +133,10 @@ class ZooKeeperCoordination:
         if self._heartbeats is not None:
             self._heartbeats.cancel()
             await asyncio.gather(self._heartbeats, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                await self._stop_client(self._client)
+        if self._client is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_ms / 1000):
+                    await self._stop_client(self._client)
         self._session_deadline = NEVER
         self._held_watches.clear()
 
@@ -148,6 +149,7 @@ class ZooKeeperCoordination:
             granted=self._on_granted,
             changed=self._on_state,
             refused=self._on_refused,
+            ended=self._on_ended,
             credentials=self._credentials,
         )
         self._client.start_async()
@@ -184,8 +186,7 @@ class ZooKeeperCoordination:
             return
         logger.warning(WIPED, self._servers)
         self._end_session()
-        self._stop_client(client)
-        self._reopen_client()
+        self._replace_client(client)
 
     def _on_state(self, state: str, client: Any) -> None:
         if self._closed or client is not self._client:
@@ -195,7 +196,7 @@ class ZooKeeperCoordination:
         elif state == "SUSPENDED":
             self._on_suspended()
         else:
-            self._on_lost(client)
+            self._on_lost()
 
     def _on_connected(self) -> None:
         assert self._loop is not None
@@ -223,18 +224,30 @@ class ZooKeeperCoordination:
             logger.warning("connection to ZooKeeper %s lost, reconnecting", self._servers)
         self._notify("suspended")
 
-    def _on_lost(self, client: Any) -> None:
+    def _on_lost(self) -> None:
         self._connected.clear()
         if self._session_id and not self._session_ended:
             self._end_session()
-        if client.client_state == "CLOSED":  # kazoo's thread ended by an error of its own: open another client
-            self._stop_client(client)
-            self._reopen_client()
+
+    def _on_ended(self, client: Any, error: Exception | None) -> None:
+        """kazoo's thread ended by itself: a lack of file descriptors, for example, ends the look-up of a server's name
+        in an error that kazoo does not expect."""
+        if self._closed or client is not self._client:
+            return
+        logger.warning("kazoo has given up, opening another client: %r", error)
+        self._replace_client(client)
 
     def _end_session(self) -> None:
         self._session_ended = True
         self._session_deadline = NEVER
         self._notify("expired")
+
+    def _replace_client(self, client: Any) -> None:
+        """After a pause: what has ended this client may end the next one at once."""
+        assert self._loop is not None
+        self._client = None
+        self._stop_client(client)
+        self._loop.call_later(RECONNECT_DELAY_SECONDS_MAX, self._reopen_client)
 
     def _reopen_client(self) -> None:
         assert self._loop is not None

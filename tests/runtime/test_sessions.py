@@ -4,17 +4,22 @@ The real ones take the seconds that a session takes; ticks are 500 ms, the subje
 """
 
 import asyncio
+import errno
 import logging
+import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
+from minibroker.runtime.adapters import zookeeper as zookeeper_adapter
 from minibroker.runtime.adapters.zookeeper import ZooKeeperCoordination
-from minibroker.runtime.ports import CoordinationUnavailable, NodeExists, SetOp, WriteOutcomeUnknown
+from minibroker.runtime.ports import CoordinationUnavailable, NodeExists, SessionEvent, SetOp, WriteOutcomeUnknown
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.coordination import SESSION_MS, Coordinations, Fired, conformance
+from tests.runtime.little_zookeeper import LittleZooKeeper
 from tests.runtime.zookeeper_proxy import ZooKeeperProxy
 
 SESSION = SESSION_MS / 1000
@@ -238,6 +243,45 @@ async def test_closing_does_not_wait_for_a_silent_server(zookeeper: ZooKeeperPro
     await coordination.close()
     assert loop_time() - began < 2
     await proxy.close()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+async def test_a_session_begins_anew_after_look_ups_of_the_name_failed(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """A lack of file descriptors ends kazoo's thread by an OSError. kazoo reports the end of a client that had no
+    session yet to nobody: the broker would stay without ZooKeeper until it is restarted."""
+    server = LittleZooKeeper()
+    await server.start()
+    coordination = ZooKeeperCoordination(f"localhost:{server.port}", 2_000)
+    await coordination.start()
+    events, is_back = [], asyncio.Event()
+
+    def on_event(event: SessionEvent) -> None:
+        events.append(event.kind)
+        if event.kind == "new-session":
+            is_back.set()
+
+    coordination.add_session_listener(on_event)
+    real, left = socket.getaddrinfo, [OSError(errno.EMFILE, "Too many open files")] * failures
+
+    def lacking(host: str, *arguments: Any) -> Any:
+        if left and host == "localhost":
+            raise left.pop()
+        return real(host, *arguments)
+
+    monkeypatch.setattr(zookeeper_adapter, "RECONNECT_DELAY_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(socket, "getaddrinfo", lacking)
+    server.drop_connections()
+    try:
+        async with asyncio.timeout(5):
+            await is_back.wait()
+        assert await coordination.exists("/") is None
+        assert events == ["suspended", "expired", "new-session"]
+    finally:
+        monkeypatch.undo()
+        await coordination.close()
+        server.close()
 
 
 def test_kazoo_is_not_imported_before_a_session_is_opened() -> None:
