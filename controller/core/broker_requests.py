@@ -58,7 +58,9 @@ def _set_offline(
 ) -> list[ControllerEffect]:
     """Exactly these replicas of a live broker are offline (hardening rule 13)."""
     before = state.offline_replicas.get(broker_id, frozenset())
-    affected = sorted(each for each in before ^ offline if broker_id in state.assignment(each))
+    reported = state.logs.get(broker_id, {})
+    recovered = {each for each in reported if reported[each].unavailable is not None} - offline
+    affected = sorted(each for each in (before ^ offline) | recovered if broker_id in state.assignment(each))
     state.offline_replicas = {**state.offline_replicas, broker_id: offline}
     state.forget_logs_of(broker_id, affected)
     changes = elect_all(state, affected, reason)

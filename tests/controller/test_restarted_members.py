@@ -18,6 +18,7 @@ from minibroker.controller.core.events import (
     AskLogs,
     BrokerSilent,
     ContinueWith,
+    ControlledShutdownReceived,
     ControllerEffect,
     LeadershipsWritten,
     LogsReceived,
@@ -30,6 +31,7 @@ from minibroker.controller.core.events import (
 from minibroker.controller.core.restarted_members import choose, questions, standing
 from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import ControlledShutdownRequest
 from tests.controller.facts import T0, all_effects, broker, cluster_state, leadership, log
 
 NO_LEADER = leadership(None, 1, 2, 3)
@@ -377,6 +379,18 @@ def test_an_offline_replica_that_has_answered_is_asked_again_when_it_recovers() 
     assert waits_for(state) == (3,)
     healed = step(state, RegistrationsChanged(brokers={3: broker(3, epoch=203, incarnation="m3")}))
     assert len(of(AskLogs, healed)) == 1
+
+
+def test_a_replica_that_was_offline_only_when_it_was_asked_is_asked_again_when_it_is_well() -> None:
+    """A new controller asks while it is offline, and it is well before the order that it would have refused. The
+    election waited for it until it registered again."""
+    state = cluster_state(again(3), now=leadership(None, 3))
+    step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(unavailable="the replica is offline")}))
+    well = ControlledShutdownRequest(broker_id=3, broker_epoch=103, offline_partitions=[])
+    heard = step(state, ControlledShutdownReceived(request_id=1, request=well))
+    assert of(AskLogs, heard) == [AskLogs(broker=again(3), partitions=(T0,))]
+    again_well = step(state, ControlledShutdownReceived(request_id=2, request=well))
+    assert of(AskLogs, again_well) == []
 
 
 @pytest.mark.invariant("I28")
