@@ -100,20 +100,24 @@ def open_kazoo(
         return result
 
     connection._invoke = invoke_and_record
-    run = connection.zk_loop
+    report_end(client, lambda error: post(loop, ended, client, error))
+    client.add_listener(lambda state: post(loop, changed, str(state), client))
+    return client
+
+
+def report_end(client: Any, ended: Callable[[Exception | None], None]) -> None:
+    """kazoo itself is silent about a thread that ends after the session, or before there is one."""
+    run = client._connection.zk_loop
 
     def run_and_report() -> None:
-        """kazoo itself tells nobody if its thread ends after the session, or before it has one."""
         error = None
         try:
             run()
         except Exception as failure:
             error = failure
-        post(loop, ended, client, error)
+        ended(error)
 
-    connection.zk_loop = run_and_report
-    client.add_listener(lambda state: post(loop, changed, str(state), client))
-    return client
+    client._connection.zk_loop = run_and_report
 
 
 def secret_acl(credentials: str) -> list[Any]:

@@ -249,8 +249,8 @@ async def test_closing_does_not_wait_for_a_silent_server(zookeeper: ZooKeeperPro
 async def test_a_session_begins_anew_after_look_ups_of_the_name_failed(
     monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    """A lack of file descriptors ends kazoo's thread by an OSError. kazoo reports the end of a client that had no
-    session yet to nobody: the broker would stay without ZooKeeper until it is restarted."""
+    """A lack of file descriptors ends kazoo's thread by an OSError. kazoo does not report the end of a client that
+    had no session yet: the broker would stay without ZooKeeper until it is restarted."""
     server = LittleZooKeeper()
     await server.start()
     coordination = ZooKeeperCoordination(f"localhost:{server.port}", 2_000)
