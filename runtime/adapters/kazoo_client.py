@@ -15,6 +15,10 @@ RECONNECT_DELAY_SECONDS = 0.1
 RECONNECT_DELAY_SECONDS_MAX = 1.0
 """kazoo's own back-off grows to an hour, which would lose a session that ZooKeeper still keeps."""
 
+CONNECTS_PER_SESSION = 3
+"""Times the servers. kazoo waits a whole session for a connection, and notices a dead server after two thirds of one:
+in the last third each of the others is to be tried."""
+
 
 class SessionGrant:
     """What ZooKeeper granted at a connect, and the loop time at which the request was sent."""
@@ -82,6 +86,10 @@ def open_kazoo(
             max_delay=RECONNECT_DELAY_SECONDS_MAX / 1.2,
             max_jitter=0.2,
         ),
+    )
+    connect, attempts = handler.create_connection, CONNECTS_PER_SESSION * len(client.hosts)
+    handler.create_connection = lambda *address, timeout, **options: connect(
+        *address, timeout=timeout / attempts, **options
     )
     connection = client._connection
     invoke = connection._invoke

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
 from minibroker.runtime.adapters import zookeeper as zookeeper_adapter
@@ -290,3 +291,18 @@ def test_kazoo_is_not_imported_before_a_session_is_opened() -> None:
         "real_runtime().open_coordination('127.0.0.1:1', 1000); assert 'kazoo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_each_server_of_the_list_is_tried_within_a_third_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo waited for a dead machine as long as a session lasts, although another server answered."""
+    tried: dict[int, float] = {}
+
+    def hang(_: Any, address: tuple[str, int], timeout: float, **options: Any) -> None:
+        tried[address[1]] = timeout
+        raise OSError(errno.ETIMEDOUT, "it would have waited")
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", hang)
+    coordination = ZooKeeperCoordination("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", 900)
+    with pytest.raises(CoordinationUnavailable):
+        await coordination.start()
+    assert tried == dict.fromkeys([1, 2, 3], pytest.approx(0.1))
