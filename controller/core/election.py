@@ -18,7 +18,7 @@ So a half-done election of a failed controller is finished without knowing that 
        their logs; it alone is the ISR. A member that has another log directory now does not lead
     5. unclean election, where it is allowed: the restarted member that lost least. It waits only for those that must
        be asked first (`choose` with is_patient=False). If none has anything: the first eligible replica, one on its old
-       log directory first. The leader alone is the ISR
+       log directory first, then one that answers. The leader alone is the ISR
     6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
@@ -100,7 +100,8 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
             have_nothing = members
     if eligible and not is_waiting and state.allows_unclean_election(partition.topic):
         why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"
-        first = next((each for each in eligible if each not in have_nothing), eligible[0])
+        candidates = [each for each in eligible if each not in have_nothing] or eligible
+        first = next(iter(state.answering(candidates)), candidates[0])  # nothing replaces a silent one: it is the ISR
         return _change(state, partition, before, first, [first], why, is_unclean=True)
     if before.leader is None or not members:
         return None

@@ -287,6 +287,15 @@ def test_unclean_election_prefers_any_replica_to_a_member_on_another_log_directo
     assert (alone.leader, alone.directories) == (1, ((1, "blank"),))
 
 
+def test_an_unclean_election_prefers_a_replica_that_answers_to_a_silent_one() -> None:
+    """Nothing would replace the silent one while it is registered: it is the whole ISR (hardening rule 17)."""
+    state = cluster_state(2, 3, now=leadership(1, 1), unclean=True)
+    state.unresponsive = frozenset([2])
+    assert elected(state).leader == 3
+    state.unresponsive = frozenset([2, 3])
+    assert elected(state).leader == 2
+
+
 def test_of_members_that_all_run_on_another_log_directory_the_first_is_elected_uncleanly() -> None:
     blank = [broker(each, incarnation="new", directory=f"blank{each}") for each in (1, 2)]
     assert elected(cluster_state(*blank, now=leadership(1, 1, 2), unclean=True)).leader == 1
