@@ -14,7 +14,7 @@ from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.core.accepted_loss import Logs
 from minibroker.controller.core.broker_answers import events_of
 from minibroker.controller.core.control_requests import ControllerIdentity, live_brokers
-from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
+from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker, ReplicaLog
 from minibroker.controller.core.events import (
     AskLogs,
     BrokerAnswered,
@@ -29,6 +29,7 @@ from minibroker.controller.core.events import (
     LogsReceived,
     Send,
 )
+from minibroker.controller.core.restarted_members import needs_logs
 from minibroker.controller.detection.failure_inquiry import ConfirmerAddress, first_to_confirm
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
@@ -41,6 +42,9 @@ WATCH_SECONDS = 0.5
 SILENT_SECONDS = 1.0
 """A broker that owes an answer for this long is not elected. Brokers answer orders from memory, and those that create
 many logs within some hundred milliseconds."""
+UNAVAILABLE_SECONDS = 5.0
+"""A broker tells when a replica is well again; this is for an answer that was on its way then, or that could not be
+decoded."""
 
 
 class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +154,15 @@ class ControllerChannels:
             return
 
         async def ask() -> None:
-            logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, effect.partitions)
-            self._on_event(LogsReceived(broker_id=broker_id, broker_epoch=epoch, logs=logs))
+            asked, known = effect.partitions, dict[TopicPartition, ReplicaLog]()
+            while asked:
+                logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, asked)
+                if changed := {each: logs[each] for each in asked if known.get(each) != logs[each]}:
+                    self._on_event(LogsReceived(broker_id=broker_id, broker_epoch=epoch, logs=changed))
+                known |= logs
+                if asked := tuple(each for each in asked if logs[each].unavailable is not None):
+                    await asyncio.sleep(UNAVAILABLE_SECONDS)
+                    asked = tuple(each for each in asked if needs_logs(self._state, each))
 
         tasks = self._channels[broker_id][1]
         tasks[:] = [each for each in tasks if not each.done()]

@@ -12,6 +12,7 @@ import pytest
 from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.controller_channels import (
     SILENT_SECONDS,
+    UNAVAILABLE_SECONDS,
     WATCH_SECONDS,
     ChannelSettings,
     ControllerChannels,
@@ -274,6 +275,39 @@ async def test_an_inquiry_ends_with_the_registration_that_it_goes_to(cluster: Cl
     await cluster.start(2, 3)
     async with asyncio.timeout(60):
         await Scene(cluster).run(it_is_asked_for_its_logs_without_an_answer)
+
+
+async def its_log_is_unavailable_when_it_is_asked(scene: Scene) -> None:
+    """And is well later, and another time."""
+    fake, question = scene.cluster.brokers[2], AskLogs(broker=scene.registration(2), partitions=(T0,))
+
+    def say(unavailable: str | None) -> None:
+        info = ReplicaLogInfo(partition=0, exists=True, unavailable=unavailable)
+        topic = LogsOfTopic(topic_name="lines", partitions=[info])
+        fake.answers[GetReplicaLogInfoRequest] = GetReplicaLogInfoResponse(broker_epoch=scene.epoch, topics=[topic])
+
+    def told() -> list[str | None]:
+        return [each.logs[T0].unavailable for each in scene.heard if isinstance(each, LogsReceived)]
+
+    restarted = leadership(None, 2, incarnations={2: "the one before"})
+    scene.state.leaderships = cluster_state(now=restarted).leaderships
+    say("its answer cannot be read")
+    scene.channels.ask_for_logs(question)
+    await asyncio.sleep(2.5 * UNAVAILABLE_SECONDS)
+    assert told() == ["its answer cannot be read"], "nothing new is told once"
+    say(None)
+    await asyncio.sleep(UNAVAILABLE_SECONDS)
+    assert told() == ["its answer cannot be read", None]
+    fake.requests.clear()
+    await asyncio.sleep(3 * UNAVAILABLE_SECONDS)
+    assert not [each for each in fake.requests if isinstance(each, GetReplicaLogInfoRequest)]
+
+
+@simulated
+async def test_a_broker_is_asked_again_for_a_log_that_was_unavailable(cluster: Cluster) -> None:
+    """No event asks again after an answer that could not be decoded: the partition stayed without a leader."""
+    await cluster.start(2, 3)
+    await Scene(cluster).run(its_log_is_unavailable_when_it_is_asked)
 
 
 async def a_broker_that_has_just_left_is_asked(scene: Scene) -> None:
