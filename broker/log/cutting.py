@@ -115,6 +115,8 @@ def delete_head(log: OpenLog, offset: int) -> int:
     try:
         if bound == log.log_end_offset and log.segments[-1].size and log.rolled_for_retention():
             count += 1
+        if count > 0:
+            _check_snapshot_of(log, log.segments[count].base_offset)
         for segment in log.segments[:count]:
             discard_batches(log, segment)
             discard_indexes(log, segment)
@@ -123,3 +125,9 @@ def delete_head(log: OpenLog, offset: int) -> int:
     except DiskError as error:
         raise log.recorded(error) from None
     return log.segments[0].base_offset
+
+
+def _check_snapshot_of(log: OpenLog, first_offset: int) -> None:
+    problem = log.snapshots.remove_unless_sound(first_offset, log.epoch_entries())
+    if problem is not None:
+        logger.warning("%s: it is removed, and producers in front of it count as missing", problem)

@@ -18,7 +18,7 @@ timestamp of a record comes from its producer and proves nothing.
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -145,8 +145,18 @@ class _Snapshot(NamedTuple):
     incomplete_since_ms: int | None = None
 
 
+class _SnapshotHead(NamedTuple):
+    """The same, its producers not decoded."""
+
+    version: int
+    place: SnapshotPlace | None
+    producers: msgspec.Raw
+    incomplete_since_ms: msgspec.Raw = msgspec.Raw()
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Snapshot)
+_HEAD_DECODER = msgspec.msgpack.Decoder(_SnapshotHead)
 
 
 class ProducerStates:
@@ -319,17 +329,8 @@ class ProducerStates:
     def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":
         """The states of a snapshot. Raises CorruptSnapshot, also for a snapshot of another log, end offset or
         leader epoch, which is true only there."""
-        body = content[_CRC.size :]
-        if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
-            raise CorruptSnapshot("the CRC of the producer snapshot does not match")
-        try:
-            version, found, producers, incomplete_since_ms = _DECODER.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
-        if version not in (FORMER_VERSION, SNAPSHOT_VERSION):
-            raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
-        if not _is_same(found, place):
-            raise CorruptSnapshot(f"the producer snapshot is of {found}, not of {place}")
+        found = _decoded(content, _DECODER, place)
+        producers, incomplete_since_ms = found.producers, found.incomplete_since_ms
         if incomplete_since_ms is not None and not 0 <= incomplete_since_ms <= MAX_OFFSET:
             raise CorruptSnapshot(f"producers are missing since {incomplete_since_ms}")
         states = cls()
@@ -345,6 +346,29 @@ class ProducerStates:
         if len(states) > PRODUCERS_MAX:
             raise CorruptSnapshot(f"{len(states)} producers are too many")
         return states
+
+
+def check_snapshot(content: bytes, place: SnapshotPlace) -> None:
+    """Raise CorruptSnapshot if `load` would, for the snapshot as a whole: its producers are not looked at."""
+    _decoded(content, _HEAD_DECODER, place)
+
+
+SnapshotT = TypeVar("SnapshotT", _Snapshot, _SnapshotHead)
+
+
+def _decoded(content: bytes, decoder: msgspec.msgpack.Decoder[SnapshotT], place: SnapshotPlace | None) -> SnapshotT:
+    body = content[_CRC.size :]
+    if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
+        raise CorruptSnapshot("the CRC of the producer snapshot does not match")
+    try:
+        found = decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
+    if found.version not in (FORMER_VERSION, SNAPSHOT_VERSION):
+        raise CorruptSnapshot(f"the producer snapshot has version {found.version}, not {SNAPSHOT_VERSION}")
+    if not _is_same(found.place, place):
+        raise CorruptSnapshot(f"the producer snapshot is of {found.place}, not of {place}")
+    return found
 
 
 def _is_same(found: SnapshotPlace | None, place: SnapshotPlace | None) -> bool:

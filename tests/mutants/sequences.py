@@ -137,9 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a snapshot names topic, partition, offset and leader epoch; one of another place is not used (section 10)",
         breaks=("I25",),
         edits=(
-            Edit(
-                "broker.replication.producer_state", "        if not _is_same(found, place):\n", "        if False:\n"
-            ),
+            Edit("broker.replication.producer_state", "    if not _is_same(found.place, place):\n", "    if False:\n"),
         ),
         schedule=Schedule("sequences:older_snapshot_comes_back"),
     ),

@@ -15,6 +15,7 @@ from minibroker.broker.replication.producer_state import (
     CorruptSnapshot,
     ProducerStates,
     SnapshotPlace,
+    check_snapshot,
 )
 from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
@@ -75,14 +76,32 @@ class ProducerSnapshots:
         self, first_offset: int, end_offset: int, epochs: list[EpochEntry], found: list[FileNotUsed]
     ) -> tuple[int, ProducerStates]:
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
-            epoch = epoch_at(epochs, offset - 1) if offset > first_offset else NO_EPOCH
+            place = self._place_in(epochs if offset > first_offset else [], offset)
             try:
                 content = self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX)
-                return offset, ProducerStates.load(content, self._place(offset, None if epoch == NO_EPOCH else epoch))
+                return offset, ProducerStates.load(content, place)
             except (CorruptSnapshot, FileMissing, FileTooLarge) as error:
                 consequence = "the states of producers are read from an older snapshot, or from the batches"
                 found.append(FileNotUsed(path=self.path(offset), reason=str(error), consequence=consequence))
         return 0, ProducerStates()
+
+    def _place_in(self, epochs: list[EpochEntry], offset: int) -> SnapshotPlace:
+        epoch = epoch_at(epochs, offset - 1)
+        return self._place(offset, None if epoch == NO_EPOCH else epoch)
+
+    def remove_unless_sound(self, offset: int, epochs: list[EpochEntry]) -> CorruptSnapshot | FileTooLarge | None:
+        """Remove the snapshot at the first offset that a log keeps, while its batches in front still tell whether it is
+        of this log; returns why. Without it producers count as missing."""
+        if offset not in self.offsets:
+            return None
+        try:
+            check_snapshot(self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX), self._place_in(epochs, offset))
+        except FileMissing:
+            self.offsets.remove(offset)
+        except (CorruptSnapshot, FileTooLarge) as error:
+            self._remove([offset])
+            return error
+        return None
 
     def remove_above(self, offset: int) -> None:
         """Remove the snapshots of a truncated tail."""

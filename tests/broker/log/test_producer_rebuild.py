@@ -395,3 +395,28 @@ def test_a_snapshot_of_the_former_version_is_used(machine: Machine) -> None:
     log = machine.open_log(SMALL)[1]
     assert log.report.files_not_used == []
     assert check_first_of(log, 7) == Duplicate(10, 11)
+
+
+@pytest.mark.invariant("I15", "I25")
+@pytest.mark.parametrize("is_refused_before", [False, True])
+def test_an_older_snapshot_is_not_believed_once_the_head_is_gone(machine: Machine, is_refused_before: bool) -> None:
+    """A start reads the newest snapshot only, and a truncation left a refused one where it was. Once the batches in
+    front were deleted, nothing told any more that it was of others."""
+    directory, log, older = snapshots_of_two_logs(machine, closes_segment=True)
+    if is_refused_before:
+        machine.edit(SNAPSHOT, older)
+        truncate(log, 12)
+        append(log, 1, epoch=4)
+    else:
+        drive(directory.close(True, {PARTITION: 12}))
+        machine.kill()
+        machine.edit(SNAPSHOT, older)
+        log = machine.open_log(SMALL)[1]
+    assert check_first_of(log, 7) == Duplicate(10, 11)
+    drive(log.record_start(12, LogStartReason.TRIM))
+    log.trim_before(12, LogStartReason.TRIM)
+    delete_head(log, 12)
+    machine.kill()
+    log = machine.open_log(SMALL)[1]
+    assert log.damage is None
+    assert is_refused(check_first_of(log, 7)) and is_refused(check_first_of(log, 2))
