@@ -265,7 +265,7 @@ async def test_a_partition_whose_directory_is_gone_at_a_start_is_reported_as_an_
 @simulated(brokers=3, settings={"log.retention.check.interval.ms": "1000"})
 async def test_a_follower_whose_log_start_file_has_a_torn_slot_joins_an_idle_partition(c: SimulatedHarness) -> None:
     """As a power cut leaves it: the sound slot has the start. The first fetch names no start, because the file is to be
-    written first. Nobody fetched again once it was, so the leader never learned the start that joining needs."""
+    written first. No fetch followed once it was, so the leader never learned the start that joining needs."""
     await c.create_topic(TOPIC, configs={"segment.bytes": "4096", "retention.bytes": "6000"})
     async with Producer(bootstrap_servers=c.bootstrap_servers) as producer:
         for _ in range(40):
