@@ -330,9 +330,9 @@ class LogDirectory:
         topic_id, interval = self.logs[partition].topic_id, self.default_config.index_interval_bytes
         return self._renamed.read_set_aside(partition, topic_id, offset, max_bytes, interval)
 
-    def remove_set_aside(self, partition: TopicPartition) -> bool:
-        """Let `maintain` remove the partition's damaged logs; False if there are none."""
-        return self._renamed.remove_set_aside(partition)
+    def remove_set_aside(self, partition: TopicPartition, topic_id: str = "") -> bool:
+        """Let `maintain` remove the partition's damaged logs (of that topic id); False if there are none."""
+        return self._renamed.remove_set_aside(partition, topic_id)
 
     def _take_away(
         self,

@@ -112,9 +112,16 @@ class RenamedDirectories:
                 return found
         return None
 
-    def remove_set_aside(self, partition: TopicPartition) -> bool:
-        """Let `remove` remove them; False if there are none."""
-        found = self.set_aside.pop(partition, [])
+    def remove_set_aside(self, partition: TopicPartition, topic_id: str) -> bool:
+        """Let `remove` remove them; False if there are none. With a topic id only those that name it: another topic's
+        may be the last copy of its log. Raises DiskError."""
+        found = self.set_aside.get(partition, [])
+        if topic_id:
+            owner = {(topic_id, partition.partition)}
+            found = [path for path in found if ownership.read_claims(self._disk, path).owners == owner]
+        left = [path for path in self.set_aside.pop(partition, []) if path not in found]
+        if left:
+            self.set_aside[partition] = left
         self.to_remove += found
         return bool(found)
 

@@ -177,13 +177,26 @@ class ReplicaOrders:
         ]
         return StopReplicaResponse(partition_errors=errors)
 
+    def _remove_damaged_copies(self, topic_partition: TopicPartition, topic_id: str) -> ErrorCode:
+        """Of a replica whose damaged log was set aside when the process ended, before it had another one."""
+        if not topic_id or topic_partition not in self._directory.set_aside:
+            return ErrorCode.NONE
+        if self._directory.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            self._directory.remove_set_aside(topic_partition, topic_id)
+        except DiskError as error:
+            self._disk.failed(error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
     def _stop(self, topic_partition: TopicPartition, topic_id: str, order: StopReplicaPartition) -> ErrorCode:
         replicas = self._replicas
         if order.delete_partition:
             self._erased.note(topic_id, topic_partition)
         partition = replicas.partitions.get(topic_partition)
         if partition is None:
-            return ErrorCode.NONE
+            return self._remove_damaged_copies(topic_partition, topic_id) if order.delete_partition else ErrorCode.NONE
         if topic_id and partition.log.topic_id not in (None, topic_id):
             return ErrorCode.NONE  # meant for an earlier topic of this name, which is gone
         deleting = order.leader_epoch == LEADER_EPOCH_DURING_DELETE

@@ -42,6 +42,7 @@ class Scene:
         self.replicas.replication_config = lambda _: None
         self.replicas.opened, self.replicas.drop = self._opened, self._drop
         self.directory: Any = SimpleNamespace(offline=False, wholeness=SimpleNamespace(missing=set()), path="/data")
+        self.directory.set_aside, self.directory.remove_set_aside = {}, self._remove_set_aside
         disk = SimpleNamespace(failed=self.done.append)
         disk.wait_for_descriptor = lambda name, partition: self.done.append(("waits", name, partition))
         repairs = SimpleNamespace(reset=self._reset)
@@ -54,6 +55,11 @@ class Scene:
             raise self.error
         self.done.append(("opened", name, topic_id))
         return self.partition
+
+    def _remove_set_aside(self, name: TopicPartition, topic_id: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.done.append(("removed", name, topic_id))
 
     def _drop(self, name: TopicPartition, reason: str) -> None:
         if self.error is not None:
@@ -202,6 +208,26 @@ def test_a_log_that_cannot_be_deleted_is_told_to_the_controller_which_asks_again
     scene = Scene()
     prepare(scene)
     assert (scene.stop(LEADER_EPOCH_DURING_DELETE, delete=True), scene.done) == (STORAGE, done)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code", "done"),
+    [(lambda _: None, OK, [("removed", A3, "id")]), (_offline, STORAGE, []), (_failing, STORAGE, [SMOKE])],
+    ids=["well", "offline", "failing"],
+)
+def test_a_damaged_log_that_was_set_aside_is_deleted_without_its_replica(
+    prepare: Callable[[Scene], None], code: ErrorCode, done: list[object]
+) -> None:
+    """The process ended before there was another log; the copy stayed for ever."""
+    scene = Scene()
+    prepare(scene)
+    scene.replicas.partitions.clear()
+    scene.directory.set_aside[A3] = ["a path"]
+    for order in (4, LEADER_EPOCH_DURING_DELETE):
+        assert scene.stop(order, delete=False) == OK
+    assert scene.stop(LEADER_EPOCH_DURING_DELETE, delete=True, topic_id="") == OK, "any topic's may be meant"
+    assert scene.done == []
+    assert (scene.stop(LEADER_EPOCH_DURING_DELETE, delete=True), scene.done) == (code, done)
 
 
 @pytest.mark.parametrize("is_here", [True, False])

@@ -293,3 +293,19 @@ def test_the_high_watermark_checkpoint_goes_on_to_name_a_log_that_was_replaced(m
     stored = read_offsets(machine.disk(), PATH, HIGH_WATERMARK_CHECKPOINT, UNOBSERVED)
     assert stored is not None
     assert stored.offsets == {PARTITION: 0}
+
+
+def test_a_damaged_log_that_was_set_aside_goes_with_its_own_topic_only(machine: Machine) -> None:
+    """Nothing else would find it, if the process ended before there was another log: on a full disk that the deletion
+    of a topic should free."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    log.mark_damaged("a test says so")
+    directory.set_log_aside(PARTITION)
+    machine.kill()
+    directory = machine.open()
+    assert not directory.remove_set_aside(PARTITION, NEXT_ID), "it may be the last copy of the topic before"
+    assert len(directory.set_aside[PARTITION]) == 1
+    assert directory.remove_set_aside(PARTITION, TOPIC_ID)
+    drive(directory.maintain(0))
+    assert [name for name in machine.disk().list_directory(PATH) if name.startswith(str(PARTITION))] == []
