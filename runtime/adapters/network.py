@@ -146,9 +146,9 @@ class RealNetwork:
         if not 0 <= port <= PORT_MAX:
             raise NetworkError(f"cannot connect to {host}:{port}: there is no such port")
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000) as limit:
                 found = numeric(host, port) or await self._look_up(host, port)
-                return await connect_to_any(factory, host, port, found)
+                return await connect_to_any(factory, host, port, found, limit.when() or 0.0)
         except TimeoutError:
             raise NetworkError(f"cannot connect to {host}:{port}: no answer in {timeout_ms} ms") from None
 
@@ -171,12 +171,13 @@ class RealNetwork:
 
 
 async def connect_to_any(
-    factory: ProtocolFactory, host: str, port: int, found: list[tuple[int, SocketAddress]]
+    factory: ProtocolFactory, host: str, port: int, found: list[tuple[int, SocketAddress]], deadline: float
 ) -> tuple[Transport, asyncio.BufferedProtocol]:
-    """Connect to the first address of the host that accepts. ConnectionRefused only if every address refused."""
+    """Connect to the first address of the host that accepts. ConnectionRefused only if every address refused. The time
+    until `deadline` is shared: a silent address leaves the others theirs."""
     loop = asyncio.get_running_loop()
     failures: list[OSError] = []
-    for family, address in found:
+    for left, (family, address) in zip(range(len(found), 0, -1), found, strict=True):
         try:
             connecting = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # no descriptor; or for example no IPv6 here
@@ -185,12 +186,13 @@ async def connect_to_any(
         try:
             connecting.setblocking(False)
             connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(connecting, address)
+            async with asyncio.timeout((deadline - loop.time()) / left if left > 1 else None):  # the last: the caller's
+                await loop.sock_connect(connecting, address)
             transport, protocol = await loop.create_connection(factory, sock=connecting)
             return cast(Transport, transport), protocol
         except OSError as error:
             connecting.close()
-            failures.append(error)
+            failures.append(TimeoutError(errno.ETIMEDOUT, "") if isinstance(error, TimeoutError) else error)
         except BaseException:
             connecting.close()
             raise

@@ -1,11 +1,13 @@
 """The network port: many connections at once, half-closed and short ones, on real and on simulated sockets."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from minibroker.runtime.adapters.network import RealNetwork
 from minibroker.runtime.ports import ConnectionRefused, NetworkError, OutOfDescriptors
 from tests.runtime.descriptor_limit import no_descriptors
 from tests.runtime.ports import RuntimePorts, conformance, settle
@@ -151,3 +153,25 @@ async def test_a_listener_that_has_closed_refuses_and_may_be_opened_again_at_onc
     await client.until_event("lost")
     await again.close()
     await pair.close()
+
+
+async def test_a_silent_first_address_of_a_name_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall drops IPv6, or one of two hosts is down: otherwise each dial would end before the next address."""
+    loop = asyncio.get_running_loop()
+    connect = loop.sock_connect
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in ("127.0.0.2", HOST)]
+
+    async def sock_connect(connecting: socket.socket, address: tuple[str, int]) -> None:
+        await (connect(connecting, address) if address[0] == HOST else asyncio.Event().wait())
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(loop, "sock_connect", sock_connect)
+    listener = await RealNetwork().listen(Recorder, HOST, 0)
+    transport, _ = await RealNetwork().connect(Recorder, "both", listener.port, 1_000)
+    transport.abort()
+    await listener.close()
+    with pytest.raises(NetworkError, match=r"both:\d+: Connection (refused|timed out)") as refused:
+        await RealNetwork().connect(Recorder, "both", listener.port, 1_000)
+    assert not isinstance(refused.value, ConnectionRefused)  # the silent one proves nothing
