@@ -28,8 +28,14 @@ class RotatedLog(RotatingFileHandler):
         self._redirect_output()
 
     def doRollover(self) -> None:
-        """Begin another file."""
-        super().doRollover()
+        """Begin another file, or this one anew if it cannot be renamed: the newest lines say more than the oldest."""
+        try:
+            super().doRollover()
+        except OSError as error:
+            os.truncate(self.baseFilename, 0)
+            self.stream = self._open()
+            reason = f"cannot be renamed ({error.strerror}): its earlier lines are gone"
+            self.stream.write(f"{self.baseFilename} {reason}\n")
         self._redirect_output()
 
     def _redirect_output(self) -> None:

@@ -42,3 +42,16 @@ def test_a_restart_appends(tmp_path: Path) -> None:
     for _ in range(2):
         write_log(tmp_path / "b.log", 3)
     assert (tmp_path / "b.log").read_text().count("line 2 ") == 2
+
+
+def test_a_log_that_cannot_be_renamed_stays_small_and_keeps_the_newest_lines(tmp_path: Path) -> None:
+    """As where the directory belongs to root, or an entry is in the way. Otherwise each later line would be lost, and a
+    traceback of its own would let the file grow without end."""
+    (tmp_path / "b.log.1" / "in the way").mkdir(parents=True)
+    (tmp_path / "b.log.2").mkdir()
+    write_log(tmp_path / "b.log", 100)
+    newest = (tmp_path / "b.log").read_text()
+    assert "line 99 " in newest
+    assert newest.index("line 99 ") < newest.index("printed") < newest.index("Fatal Python error: Aborted")
+    assert newest.count("Traceback") == 0
+    assert newest.index("printed") <= 2_000
