@@ -7,7 +7,6 @@ After an IO error the directory is offline: nothing is written to it any more (K
 """
 
 import logging
-import posixpath
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -131,8 +130,7 @@ class LogDirectory:
         reason and the cure, or DiskError."""
         path = path.rstrip("/") or "/"
         try:
-            disk.make_directory(path)
-            disk.sync_directory(posixpath.dirname(path) or ".")  # else a power cut removes a new one with all its files
+            directory_files.make_directory(disk, path)
             lock = disk.lock(f"{path}/{LOCK}")
         except BadEntry as error:
             raise directory_files.unusable(path, error) from None

@@ -8,6 +8,7 @@ are learned again from the leader or the followers.
 
 import contextlib
 import logging
+import posixpath
 import random
 from collections.abc import Callable, Mapping
 
@@ -36,6 +37,17 @@ from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
+
+
+def make_directory(disk: Disk, path: str) -> None:
+    """With its name, and that of each parent that it makes, on stable storage: without one of them a power cut removes
+    all files below it, however well they were synced."""
+    made = [path]
+    while not disk.exists(parent := posixpath.dirname(made[-1]) or "."):
+        made.append(parent)
+    disk.make_directory(path)
+    for each in made:
+        disk.sync_directory(posixpath.dirname(each) or ".")
 
 
 def require_usable(disk: Disk, path: str) -> None:

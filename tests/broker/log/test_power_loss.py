@@ -238,3 +238,14 @@ def test_the_name_of_a_new_log_directory_is_synced(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DiskError):
         drive(LogDirectory.open(Machine().disk(), RealClock(), path, 1, "c", LogConfig(), rng=random.Random(1)))
     assert synced == [parent]
+
+
+def test_a_power_cut_leaves_a_new_directory_with_all_its_new_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each parent is an entry of its own parent: if one is lost, so is all that was synced below it."""
+    machine = Machine()
+    monkeypatch.setattr("tests.broker.log.machine.PATH", "/data/new/deeper")
+    _, log = machine.open_log()
+    append_batches(log, [make_batch(0)])
+    drive(log.flush())
+    machine.lose_power()
+    assert machine.open_log()[1].log_end_offset == log.log_end_offset > 0
