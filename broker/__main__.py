@@ -13,17 +13,15 @@ import signal
 import sys
 from typing import Any
 
-from minibroker.broker.broker import Broker
+from minibroker.broker.broker import ENVIRONMENT_ERRORS, Broker
 from minibroker.broker.configuration.config import ConfigError, load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
-from minibroker.broker.configuration.dynamic_config import UnreadableSettings, accepted_broker_value
+from minibroker.broker.configuration.dynamic_config import accepted_broker_value
 from minibroker.broker.configuration.topic_config import accepted_topic_value
-from minibroker.broker.log.errors import LogDirectoryError
-from minibroker.broker.membership.registration import RegistrationError
 from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
-from minibroker.runtime.ports import Coordination, CoordinationError, DiskError, NetworkError, Runtime
+from minibroker.runtime.ports import Coordination, Runtime
 
 log = logging.getLogger("minibroker")
 
@@ -31,15 +29,6 @@ GC_THRESHOLD = 50_000
 """New containers before the youngest generation is collected; CPython's 700 means once every few requests."""
 ANSWER_TIMEOUT_MS_MIN = 6_000
 """For requests of the controller: a request that creates thousands of logs on a slow disk takes seconds."""
-START_ERRORS = (
-    RegistrationError,
-    LogDirectoryError,
-    DiskError,
-    NetworkError,
-    CoordinationError,
-    UnreadableSettings,
-)
-"""The environment's faults that end a broker, each with its cure in the text."""
 EXIT_BUG = 70
 """EX_SOFTWARE: an assertion failed; the log says which."""
 
@@ -80,14 +69,20 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
 
 
 async def run(config: BrokerConfig, runtime: Runtime, stop: asyncio.Event) -> None:
-    """Start, serve until `stop`, close."""
+    """Start, serve until `stop`, close. After a bug of our own nothing is closed, so nothing counts as clean."""
     broker = compose(config, runtime)
     try:
         if await _start(broker, stop):
             _settle_memory()
             await broker.serve(stop)
-    finally:
+    except (*ENVIRONMENT_ERRORS, asyncio.CancelledError):
         await broker.stop()
+        raise
+    except Exception as bug:
+        context = {"message": "the broker cannot go on", "exception": bug}
+        asyncio.get_running_loop().call_exception_handler(context)
+        raise
+    await broker.stop()
 
 
 async def _start(broker: Broker, stop: asyncio.Event) -> bool:
@@ -135,7 +130,7 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
         uvloop.run(_main(config))
-    except START_ERRORS as error:
+    except ENVIRONMENT_ERRORS as error:
         log.error("broker %d: %s", config.broker_id, error)
         return 1
     except BaseException:  # a bug of our own: log it and exit, because this process must serve nothing more

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from minibroker.broker.configuration.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
 from minibroker.broker.configuration.config_table import BrokerConfig
-from minibroker.broker.configuration.dynamic_config import DynamicConfig
+from minibroker.broker.configuration.dynamic_config import DynamicConfig, UnreadableSettings
 from minibroker.broker.configuration.listening import naming_setting
 from minibroker.broker.configuration.topic_config import log_config, resolve_topic_config
+from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.segments.tail_cache import TailCache
@@ -30,12 +31,13 @@ from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.noted_changes import NotedChanges
-from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id
+from minibroker.broker.membership.registration import BrokerIdentity, Registration, RegistrationError, draw_id
 from minibroker.broker.membership.zookeeper_session import open_session
 from minibroker.broker.monitoring.gauges import read_gauges, readiness
 from minibroker.broker.monitoring.http_endpoint import HttpEndpoint, broker_routes
 from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges
 from minibroker.broker.monitoring.recent_events import RecentEvents
+from minibroker.broker.owned_tasks import end_process_on_bug
 from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replicas.witness import WitnessWriter
@@ -58,7 +60,7 @@ from minibroker.protocol.wire.broker_authentication import BrokerName
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.descriptor_shares import share_out
 from minibroker.runtime.observer import Observer
-from minibroker.runtime.ports import Coordination, Runtime
+from minibroker.runtime.ports import Coordination, CoordinationError, DiskError, NetworkError, Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.runtime.server.server import RpcServer, ServerLimits
 from minibroker.runtime.server.server_limits import BROKER_PLACES
@@ -67,6 +69,17 @@ log = logging.getLogger("minibroker.broker")
 
 SHUTDOWN_STEP_MS = 10_000
 """Limit for each step of a stop; the next start recovers what is left undone."""
+
+
+ENVIRONMENT_ERRORS = (
+    RegistrationError,
+    LogDirectoryError,
+    DiskError,
+    NetworkError,
+    CoordinationError,
+    UnreadableSettings,
+)
+"""The environment's faults that end a broker, each with its cure in the text."""
 
 
 class ControllerCandidate(ControllerRole, Protocol):
@@ -305,6 +318,8 @@ class Broker:
             asyncio.create_task(self.witness.run(), name="witness"),
             asyncio.create_task(self._note_changes(), name="noted-changes"),
         ]
+        for task in tasks:
+            end_process_on_bug(task, *ENVIRONMENT_ERRORS)
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
             await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)

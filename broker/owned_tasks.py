@@ -1,11 +1,35 @@
 """Tasks that live and end with their owner.
 
-Owns: a set of running tasks, and their end together with their owner. A task that ends with an exception is a bug of
-our own, because a task handles external errors itself. Leaves to others: what the tasks do.
+Owns: sets of running tasks, and their end together with their owner. A task that ends with an exception is a bug of
+our own, because a task handles external errors itself. The loop's exception handler then ends the process at once: to
+cancel the other tasks and wait for them takes as long as their work on the disk, and clients would be served meanwhile.
+Leaves to others: what the tasks do.
 """
 
 import asyncio
 from collections.abc import Coroutine
+from typing import Any
+
+
+def end_process_on_bug(task: asyncio.Task[Any], *expected: type[BaseException]) -> None:
+    """Let the loop's exception handler have the error with which this task ends, unless it is an expected one."""
+
+    task.add_done_callback(lambda task: _raise_bug(task, *expected))
+
+
+def _raise_bug(task: asyncio.Task[Any], *expected: type[BaseException]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, expected):
+        raise error
+
+
+class OwnedGroup(asyncio.TaskGroup):
+    """A group whose tasks run as long as the process."""
+
+    def create_task(self, *work: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(*work, **options)
+        end_process_on_bug(task)
+        return task
 
 
 class OwnedTasks:
@@ -26,9 +50,7 @@ class OwnedTasks:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            raise error  # a bug of our own: the loop's exception handler ends the process
+        _raise_bug(task)
 
     async def stop(self) -> None:
         """Cancel all tasks and wait for them, by name, in an order that does not depend on memory addresses."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from minibroker.broker.disk_faults.full_disk import RELIEF_MS
 from minibroker.broker.disk_faults.scrubber import Scrubber
+from minibroker.broker.owned_tasks import OwnedGroup
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
 from minibroker.broker.requests.produce import ProduceHandler
@@ -44,7 +45,7 @@ class PeriodicTasks:
     async def run(self) -> None:
         """All loops, until cancelled."""
         config = self._manager.config
-        async with asyncio.TaskGroup() as group:
+        async with OwnedGroup() as group:
             group.create_task(self._tick(), name="tick")
             group.create_task(self._manager.alter_partition.run(), name="alter-partition")
             group.create_task(self._manager.run_epoch_syncing(), name="epochs")

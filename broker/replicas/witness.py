@@ -24,6 +24,7 @@ from minibroker.broker.log.log_digests import (
     needs_head,
     read_head,
 )
+from minibroker.broker.owned_tasks import OwnedGroup
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.protocol.events.broker_events import NodeUnreadable, WitnessNotWritten
@@ -149,7 +150,7 @@ class WitnessWriter:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with OwnedGroup() as group:
             group.create_task(self._note_forever(), name="witness-notes")
             group.create_task(self._complete_forever(), name="witness-digests")
 

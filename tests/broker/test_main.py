@@ -16,6 +16,7 @@ from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.membership.registration import ZooKeeperUnreachable
 from minibroker.controller.service import ControllerConfig
+from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.simulation.world.world import SimulatedWorld
 
 CONFIG = [
@@ -250,3 +251,26 @@ def test_no_task_of_the_start_or_the_service_still_runs_when_the_broker_closes_w
 
     world.run(story())
     assert left == []
+
+
+@pytest.mark.parametrize("step", ["start", "serve"])
+def test_a_bug_closes_nothing_so_that_the_next_start_takes_nothing_for_clean(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The logs were closed with the marker of a clean stop, which the next start believes."""
+    world, reported = SimulatedWorld(), list[str]()
+
+    async def fail(*_: object) -> None:
+        raise AssertionError("a bug of our own")
+
+    monkeypatch.setattr(Broker, step, fail)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
+        with pytest.raises(AssertionError):
+            await world.spawn("broker-1", run(config(), world.runtime("broker-1"), asyncio.Event()))
+
+    world.run(story())
+    assert reported == ["a bug of our own"]
+    assert not [path for path, _ in world.machine("broker-1").storage.files("/") if path.endswith(CLEAN_SHUTDOWN)]
