@@ -97,10 +97,10 @@ class DirectoryHealth:
         self.record_error(DiskError(str(error)) if isinstance(error, BadEntry) else error)
 
     def try_heal(self) -> bool:
-        """Whether records may be added; checks the free bytes of a full directory."""
+        """Whether records may be added; checks whether a full directory has room again."""
         if not self.is_impaired:
             return True
-        if self.offline or self.disk.free_bytes(self.path) < FREE_BYTES_TO_HEAL:
+        if self.offline or not self.disk.has_room(self.path, FREE_BYTES_TO_HEAL):
             return False
         self.full_reason = None
         self.is_impaired = False

@@ -350,6 +350,26 @@ class RealDisk:
             space = os.statvfs(path)
             return space.f_bavail * space.f_frsize
 
+    def has_room(self, path: str, size: int) -> bool:
+        """By making such a file for a moment; where that fails for another reason, the free bytes decide. What a killed
+        process leaves of it, the next question removes."""
+        if self.free_bytes(path) < size:
+            return False
+        temporary = f"{path}/room.tmp"
+        try:
+            with disk_errors("reserve", temporary):
+                descriptor = _open_file(temporary, os.O_RDWR | os.O_CREAT)
+                try:
+                    os.posix_fallocate(descriptor, 0, size)
+                finally:
+                    os.close(descriptor)
+                    os.unlink(temporary)
+        except (DiskFull, OutOfDescriptors):
+            return False
+        except DiskError:
+            return True
+        return True
+
     def modified_ms(self, path: str) -> int:
         with disk_errors("stat", path):
             return os.stat(path).st_mtime_ns // 1_000_000

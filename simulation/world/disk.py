@@ -291,6 +291,9 @@ class SimulatedDisk:
         self.storage.find(path)
         return max(0, self.storage.capacity_bytes - self.storage.used_bytes)
 
+    def has_room(self, path: str, size: int) -> bool:
+        return self.free_bytes(path) >= size
+
     def modified_ms(self, path: str) -> int:
         self._begin("read", path)
         return self.storage.find_file(path).modified_ms

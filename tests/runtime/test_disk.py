@@ -237,6 +237,9 @@ async def test_facts_of_the_machine(ports: RuntimePorts) -> None:
     disk, path = ports.disk, f"{ports.directory}/file"
     disk.replace_file(path, b"x")
     assert disk.free_bytes(ports.directory) > 1_000_000
+    assert disk.has_room(ports.directory, 1_000_000)
+    assert not disk.has_room(ports.directory, 1 << 60)
+    assert disk.list_directory(ports.directory) == ["file"]
     assert abs(disk.modified_ms(path) - ports.runtime.clock.now_ms()) < 10_000
     assert disk.boot_id() == disk.boot_id() != ""
 

@@ -296,3 +296,23 @@ async def test_a_cancelled_call_that_waits_for_a_thread_never_begins() -> None:
 def test_background_threads_are_named_and_few() -> None:
     assert real_disk.BACKGROUND_THREADS <= 8
     assert RealDisk()._pool is None  # none before they are needed
+
+
+@pytest.mark.parametrize(
+    ("problem", "has_room"), [(errno.EDQUOT, False), (errno.ENOSPC, False), (errno.EOPNOTSUPP, True), (None, True)]
+)
+def test_a_directory_has_room_only_if_a_file_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int | None, has_room: bool
+) -> None:
+    """Behind a quota, bytes were free that could not be used: a full directory healed and failed each second, with an
+    election each time."""
+
+    def allocate(descriptor: int, offset: int, size: int) -> None:
+        assert (offset, size) == (0, 1_000)
+        if problem is not None:
+            raise OSError(problem, "the test says so")
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    assert RealDisk().has_room(str(tmp_path), 1_000) == has_room
+    assert not RealDisk().has_room(str(tmp_path), 1 << 60)
+    assert list(tmp_path.iterdir()) == []
