@@ -186,14 +186,15 @@ class PartitionLog(OpenLog):
         self, start_offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False
     ) -> None:
         """Raise the log's start. `delete_head` removes whole segments below it, once that is recorded; `drops_all`
-        removes them now, and the log is empty."""
+        removes them now, and the log is empty. Its producers are not known then: what they wrote here may never have
+        been in any leader's log, and a retry of that would count as written."""
         assert start_offset <= self.log_end_offset, "a log cannot start after its end: reset_to"
         if start_offset <= self.log_start_offset:
             return
         if drops_all and self.segments[0].base_offset < self.log_end_offset:
             assert start_offset == self.log_end_offset
             self.health.require_online()
-            self._reset_to(start_offset, self.producers)
+            self._reset_to(start_offset, ProducerStates(is_incomplete=True))
         self.log_start_offset = start_offset
         self.start_reason = reason
 

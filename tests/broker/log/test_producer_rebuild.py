@@ -234,6 +234,36 @@ def test_a_log_that_is_reset_without_the_leaders_producers_knows_that_they_are_m
     assert is_refused(retry_of_a_first_batch(log, 8)) != is_known
 
 
+def dropped_at_its_end(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
+    """Producer 7 wrote the first batch as the former leader took it. The next leader's log starts where this one ends,
+    and has never been compared with it."""
+    directory, log = machine.open_log(CONFIG)
+    append(log, 1, producer=(7, 0, 0))
+    append(log, 3)
+    log.roll_if_aged(1 << 60)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    return directory, log
+
+
+@pytest.mark.invariant("I21", "I25")
+@pytest.mark.parametrize("stop", ["none", "clean", "killed", "without power"])
+def test_a_log_that_is_dropped_at_its_leaders_start_does_not_know_its_producers(machine: Machine, stop: str) -> None:
+    """Its batches may never have been in any leader's log. A retry of one was answered as a duplicate, once this
+    replica led again: acknowledged, and nowhere."""
+    directory, log = dropped_at_its_end(machine)
+    log.trim_before(log.log_end_offset, drops_all=True)
+    trim_epochs(log)
+    if stop != "none":
+        append(log, 1)
+        drive(log.flush())
+        end(machine, directory, stop)
+        log = machine.open_log(CONFIG)[1]
+    assert (log.damage, log.log_start_offset) == (None, 8)
+    assert is_refused(retry_of_a_first_batch(log, 7))
+    assert log.producers.check(make_batch(0, producer=(8, 0, 0))[0]) == ACCEPT
+
+
 def test_a_log_is_reset_on_a_full_disk_that_has_no_room_for_a_snapshot(machine: Machine) -> None:
     """Then the next start takes its producers for incomplete, unless a later snapshot tells of them."""
     directory, log = machine.open_log(CONFIG)
