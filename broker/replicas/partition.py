@@ -159,6 +159,7 @@ class Partition:
 
     __slots__ = (
         "_observer",
+        "awaits_order",
         "fetched_buffers",
         "log",
         "now_ms",
@@ -186,6 +187,8 @@ class Partition:
         self.waiting_fetches: dict[Any, None] = {}
         """Consumers' fetches that wait for records of this partition (delayed_fetches.DelayedFetch)."""
         self.fetched_buffers: Sequence[Buffer] = ()
+        self.awaits_order = False
+        """This broker has registered again and got no order for it since: only an order lifts its fence."""
         self.state = self._loaded_state(config, high_watermark)
         self._observer = services.observer
         if self._observer.wants_details:
@@ -214,6 +217,7 @@ class Partition:
     def handle(self, event: ev.ReplicaEvent) -> None:
         """Let the core decide, then perform its effects."""
         if type(event) is ev.LeaderAndIsrReceived:
+            self.awaits_order = False
             event = self._under_present_fence(event)
         elif self.state.role is LEADER and not self.state.fenced:
             self.services.check_fence()

@@ -248,14 +248,16 @@ class ReplicaManager:
 
     def unfence(self) -> None:
         """ZooKeeper answers again. If the registration is still the same, so are the leaderships; otherwise each
-        partition waits for a LeaderAndIsr to the new broker epoch."""
+        partition waits for a LeaderAndIsr to the new broker epoch, however often the fence comes and goes."""
         if not self.fenced or self.registration.is_fenced():
             return
         same = self._fenced_broker_epoch == self.registration.broker_epoch
         self.fenced = False
         self.observer.notify(LeadershipUnfenced(broker_epoch=self.registration.broker_epoch))
-        if same:
-            for partition in list(self.partitions.values()):
+        for partition in list(self.partitions.values()):
+            if not same:
+                partition.awaits_order = True
+            elif not partition.awaits_order:
                 partition.handle(ev.BrokerUnfenced(now_ms=self.now_ms()))
 
     # --------------------------------------------------------------------------------------------- partition services

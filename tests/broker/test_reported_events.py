@@ -69,7 +69,7 @@ class Noted:
             leader_changed=lambda partition: self.done.append("leader"),
         )
         self.partition = cast(Any, SimpleNamespace(topic_partition=A3, log=self.log, state=state, services=services))
-        self.partition._observer = self.observer
+        self.partition._observer, self.partition.awaits_order = self.observer, False
         self.partition.handle = self.done.append
         for name in ("report", "_cut", "_producers_from_leader"):
             setattr(self.partition, name, partial(getattr(Partition, name), self.partition))
@@ -253,6 +253,36 @@ def test_leaderships_of_an_earlier_registration_do_not_come_back_with_the_next_o
     ReplicaManager.unfence(manager)
     assert (noted.events, noted.done) == ([of_broker.LeadershipUnfenced(broker_epoch=71)], [])
     assert not manager.fenced
+
+
+@pytest.mark.invariant("I18")
+def test_a_second_fence_lifts_no_fence_of_an_earlier_registration() -> None:
+    """ZooKeeper is late twice: the order to the new registration has not arrived, and another broker may lead. A former
+    leader that was unfenced with the rest served its former leader epoch again."""
+    noted, fences, served = Noted(), [False], ev.BrokerUnfenced(now_ms=5)
+    manager = cast(Any, SimpleNamespace(fenced=False, counters=noted.counters, observer=noted.observer))
+    manager.registration = SimpleNamespace(broker_epoch=70, is_fenced=lambda: fences[0])
+    manager.partitions, manager.now_ms = {A3: noted.partition}, lambda: 5
+    manager.fetches = SimpleNamespace(partition_changed=lambda partition: None)
+
+    def pass_by(broker_epoch: int) -> list[object]:
+        ReplicaManager.fence(manager)
+        manager.registration.broker_epoch = broker_epoch
+        noted.done.clear()
+        ReplicaManager.unfence(manager)
+        return noted.done
+
+    assert pass_by(70) == [served]
+    assert pass_by(71) == []
+    assert pass_by(71) == []
+    noted.partition.services = SimpleNamespace(check_fence=lambda: None, fenced=False)
+    order = ev.LeaderAndIsrReceived(
+        now_ms=0, leader_id=2, leader_epoch=9, partition_epoch=0, in_sync_replicas=(2,), assignment=(1, 2)
+    )
+    noted.partition._under_present_fence = partial(Partition._under_present_fence, noted.partition)
+    noted.partition.decide = noted.done.append
+    Partition.handle(noted.partition, order)
+    assert pass_by(71) == [served]
 
 
 def test_replication_counts_the_milliseconds_of_the_loop() -> None:
