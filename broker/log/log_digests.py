@@ -29,9 +29,8 @@ PAUSE_S = 0.02
 class SegmentHead(msgspec.Struct, frozen=True):
     """The digest of a segment's batches in front of the log start."""
 
-    topic_id: str | None
-    """Of the log: a later topic of the same name may have the same offsets."""
-    base_offset: int
+    segment: Segment
+    """Itself, not its place: a log that was dropped, or one of a later topic, may begin at the same offset again."""
     start_offset: int
     digest: int
 
@@ -71,9 +70,9 @@ def needs_head(log: PartitionLog, head: SegmentHead | None) -> bool:
 
 async def read_head(log: PartitionLog) -> SegmentHead | None:
     """The part of the first segment in front of the log's start; None if it cannot be read."""
-    segment, start, topic_id = log.segments[_first_segment(log)], log.log_start_offset, log.topic_id
+    segment, start = log.segments[_first_segment(log)], log.log_start_offset
     digest = await _read(log, segment, segment.size, start)
-    return None if digest is None else SegmentHead(topic_id, segment.base_offset, start, digest)
+    return None if digest is None else SegmentHead(segment, start, digest)
 
 
 async def complete_one(log: PartitionLog) -> bool:
@@ -94,8 +93,9 @@ def _first_segment(log: PartitionLog) -> int:
 
 
 def _is_of(log: PartitionLog, head: SegmentHead | None) -> bool:
-    place = log.topic_id, log.segments[_first_segment(log)].base_offset, log.log_start_offset
-    return head is not None and (head.topic_id, head.base_offset, head.start_offset) == place
+    if head is None or head.start_offset != log.log_start_offset:
+        return False
+    return head.segment is log.segments[_first_segment(log)]
 
 
 async def _read(log: PartitionLog, segment: Segment, size: int, end_offset: int | None) -> int | None:
