@@ -243,6 +243,7 @@ def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Re
     """Trust and serve nothing of this log until its directory works again (KAFKA-10778)."""
     if state.is_leader:
         state.forfeited_epoch = state.leader_epoch
+        state.damage = None  # no other replica could take over, and nothing has noted it: readers will find it again
     leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
     state.role = Role.OFFLINE
     state.leader_id = None
@@ -253,6 +254,8 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Re
     if state.role is not Role.OFFLINE or state.damage is not None:
         return
     state.role = Role.NONE
+    if event.log_end_offset < state.log_start_offset:  # a reset was refused; the high watermark is that of its start
+        state.high_watermark = event.log_start_offset
     state.epoch_history = EpochHistory(event.epoch_entries)
     on_tail_truncated(
         state, ev.TailTruncated(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset)

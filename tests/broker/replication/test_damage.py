@@ -164,6 +164,20 @@ def test_a_damaged_log_stays_offline_when_the_disk_has_room_again() -> None:
     assert state.is_offline
 
 
+@pytest.mark.invariant("I42")
+def test_a_damaged_leader_that_had_no_room_for_a_while_can_lead_again() -> None:
+    """No other replica could take over, so nothing had noted its damage. It stayed offline for ever, and the partition
+    without a leader, until a restart forgot the damage. Whoever reads the damaged range finds it again."""
+    state = leader((1,))
+    step(state, DAMAGED)
+    step(state, ev.LogFailed())
+    step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=0, epoch_entries=()))
+    assert (state.role, state.damage) == (Role.NONE, None)
+    step(state, order(1, (1,), epoch=1, version=1))
+    assert kinds(step(state, DAMAGED)) == ["DamageNoted"]
+    assert state.is_leader
+
+
 def test_a_damaged_leader_does_not_become_a_follower() -> None:
     state = leader((1,))
     step(state, DAMAGED)

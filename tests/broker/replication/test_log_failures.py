@@ -3,8 +3,9 @@
 import pytest
 
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.replica import step
-from minibroker.broker.replication.state import ReplicaState, Role
+from minibroker.broker.replication.state import AskingLeaderEnds, ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
 from minibroker.simulation.model.replica import header_for
 from tests.broker.replication.core_cluster import CoreCluster
@@ -51,6 +52,25 @@ def test_a_truncation_that_the_disk_refused_is_undone_by_healing() -> None:
     step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=2, epoch_entries=((0, 0), (1, 1))))
     assert state.role is Role.NONE
     assert (state.log_end_offset, state.epoch_history.entries) == (2, [(0, 0), (1, 1)])
+
+
+@pytest.mark.invariant("I5")
+@pytest.mark.parametrize("left", [50, 20])
+def test_a_reset_that_the_disk_refused_commits_nothing(left: int) -> None:
+    """What is left of the log ends in front of the new start, which the high watermark had followed already: all of it
+    counted as committed, with records that no other replica has."""
+    state = ReplicaState(config=ReplicationConfig(broker_id=2), epoch_history=EpochHistory([(0, 0)]))
+    state.log_end_offset, state.high_watermark = 50, 30
+    step(state, _led_by_1(1, 2))
+    state.phase = AskingLeaderEnds()
+    answer = ev.LeaderEndsAnswered(
+        leader_epoch=3, error_code=ErrorCode.NONE, log_start_offset=100, log_end_offset=120, low_watermark=100
+    )
+    assert isinstance(step(state, answer)[0], ev.ResetTo)
+    step(state, ev.LogFailed())
+    step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=left, epoch_entries=((0, 0),)))
+    assert state.log_end_offset == left
+    assert state.high_watermark <= 30
 
 
 @pytest.mark.invariant("I13")
