@@ -216,7 +216,8 @@ class FetchSessions:
         if entry is None:
             entry = session.partitions[topic_partition] = SessionPartition(partition, fetch)
             partition.sessions.append(session)
-        if not entry.awaits_position:  # the follower drops what it was told since it listed its position before
+        is_same_epoch = fetch.current_leader_epoch == entry.fetch.current_leader_epoch
+        if not (entry.awaits_position and is_same_epoch):  # the follower drops what it was told since it listed before
             entry.sent = None
         entry.fetch = fetch
         entry.awaits_position = False
