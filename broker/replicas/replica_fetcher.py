@@ -291,7 +291,7 @@ class ReplicaFetcher:
             self._lost.set()
 
     def _send_questions(self, connection: RpcConnection) -> None:
-        asked, self._questions = self._questions, {}
+        asked = self._questions
         topics: dict[tuple[str, str], list[OffsetForLeaderPartition]] = {}
         for topic_partition, question in asked.items():
             item = OffsetForLeaderPartition(
@@ -308,6 +308,7 @@ class ReplicaFetcher:
             ],
         )
         connection.send(body, lambda reply: self._on_epoch_ends(asked, reply))
+        self._questions = {}  # not before: if the connection is closing, the next one asks them
 
     def _topic_of(self, topic_partition: TopicPartition) -> tuple[str, str]:
         """Name and id of its topic. A request that arrives late must not be taken for one about a later topic of that
@@ -337,12 +338,13 @@ class ReplicaFetcher:
             )
 
     def _send_ends(self, connection: RpcConnection) -> None:
-        wanted, self._ends_wanted = list(self._ends_wanted.items()), {}
+        wanted = list(self._ends_wanted.items())
         for first in range(0, len(wanted), PARTITIONS_PER_QUESTION_MAX):
             asked = dict(wanted[first : first + PARTITIONS_PER_QUESTION_MAX])
             topic_ids = {topic_partition: self._topic_of(topic_partition)[1] for topic_partition in asked}
             question = ends_question(self._config.broker_id, asked, topic_ids)
             connection.send(question, partial(self._on_leader_ends, asked))
+            self._ends_wanted = dict(wanted[first + PARTITIONS_PER_QUESTION_MAX :])
 
     def _on_leader_ends(self, asked: dict[TopicPartition, int], reply: Response | RpcError) -> None:
         self._waits_since = self._loop.time()

@@ -17,10 +17,15 @@ from minibroker.broker.replicas.replica_fetcher import (
     Redial,
     ReplicaFetcher,
 )
+from minibroker.broker.replication.events import AskEpochEnd
+from minibroker.broker.replication.state import AskingEpochEnd, AskingLeaderEnds, FollowerPhase
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import FetchRequest
 from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import ConnectionRefused, NetworkError
+from minibroker.runtime.rpc import ConnectionClosed
 from minibroker.simulation.world.world import SimulatedWorld
+from tests.broker.test_replica_fetcher import Wire, _fetcher, _follower
 
 REGISTERED = ("broker-1", 9092)
 LOST = ("10.0.0.1", 9092)
@@ -191,3 +196,28 @@ def test_pauses_between_attempts_begin_anew_after_a_connection(monkeypatch: pyte
     pauses_ms = [round((after - before) * 1000) for before, after in pairwise(opened_at)]
     first, *_ = RECONNECT_MS
     assert pauses_ms == [*RECONNECT_MS, *[RECONNECT_MS[-1]] * (8 - len(RECONNECT_MS)), first, *RECONNECT_MS[:2]]
+
+
+@pytest.mark.invariant("I36")
+@pytest.mark.parametrize("phase", [AskingEpochEnd(0), AskingLeaderEnds()], ids=["epoch end", "leader ends"])
+async def test_a_question_that_finds_its_connection_closing_is_asked_on_the_next_one(phase: FollowerPhase) -> None:
+    """The end of a connection is told one turn later. A question that was sent in between was gone: its follower asked
+    nothing more, and stayed out of the ISR until the next leader epoch."""
+    follower = _follower(flushes=False, synced_end=0)
+    follower.state.phase = phase
+    fetcher, closing, following = _fetcher(), Wire(), Wire()
+
+    def refuse(body: FetchRequest, on_reply: object) -> None:
+        raise ConnectionClosed("connection to broker-1:9092 is closed")
+
+    closing.send = refuse  # type: ignore[method-assign]
+    if isinstance(phase, AskingEpochEnd):
+        fetcher.ask_epoch_end(follower, AskEpochEnd(leader_epoch=0, epoch=0))
+    else:
+        fetcher.ask_leader_ends(follower, 0)
+    for wire in (closing, following):
+        fetcher._connection = cast(Any, wire)
+        fetcher._send_all()
+    assert len(following.sent) == 1
+    fetcher._send_all()
+    assert len(following.sent) == 1
