@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.broker.broker import Broker
 from minibroker.broker.replicas.partition import Partition
-from minibroker.broker.replication.events import FollowerFetched, LeaderAndIsrReceived
+from minibroker.broker.replication.events import FollowerFetched
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.requests.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
 from minibroker.broker.requests.fetch import READ_MIN_BYTES, READ_PER_ITERATION_BYTES, ReadBudget
@@ -330,42 +330,6 @@ async def test_a_position_that_is_listed_again_is_told_the_watermarks_again(benc
     assert one(opened)["high_watermark"] == 0
     peer.ask(standing(bench, 1, opened["session_id"], max_wait_ms=20_000), 2)
     assert one(await bench.answer(peer, 2, 0.5))["high_watermark"] == 0
-
-
-@pytest.mark.invariant("I36")
-@on_a_broker
-async def test_a_leader_that_leads_again_tells_the_watermarks_again(bench: Bench) -> None:
-    """Another broker led for a moment, and the follower has the records from there. It drops what this one had sent in
-    its former leader epoch: without new records it would not learn the high watermark."""
-    bench.cluster.kill(2)
-    state = bench.partition.state
-    assert state.leader_epoch is not None
-    former = state.leader_epoch
-
-    def elect(leader: int, leader_epoch: int) -> None:
-        order = LeaderAndIsrReceived(
-            now_ms=bench.partition.now_ms(),
-            leader_id=leader,
-            leader_epoch=leader_epoch,
-            partition_epoch=state.partition_epoch + 1,
-            in_sync_replicas=(leader,),
-            assignment=state.assignment,
-        )
-        bench.partition.handle(order)
-
-    elect(1, former)
-    peer, opened = await open_session(bench)
-    peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=20_000), 2)
-    await bench.produce(1)
-    assert one(await bench.answer(peer, 2, 0.5))["high_watermark"] == 1
-    elect(2, former + 1)
-    elect(1, former + 2)
-    position = FetchPartition(
-        partition=bench.index, fetch_offset=1, current_leader_epoch=former + 2, last_fetched_epoch=former
-    )
-    topics = [FetchTopic(topic=TOPIC, partitions=[position])]
-    peer.ask(standing(bench, 2, opened["session_id"], topics=topics, max_wait_ms=20_000), 3)
-    assert one(await bench.answer(peer, 3, 0.5))["high_watermark"] == 1
 
 
 @on_a_broker

@@ -7,13 +7,15 @@ from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.replication.events import LeaderAndIsrReceived
 from minibroker.broker.replication.leader import FetchGranted
 from minibroker.broker.requests.delayed_fetches import DelayedFetch
 from minibroker.broker.requests.fetch_answers import watermarks_only
 from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX, FetchSession, FetchSessions
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.codec import FetchedRecords, decode_response_body, decode_response_frame
-from minibroker.protocol.wire.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse
+from minibroker.protocol.wire.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.broker.test_fetch import TOPIC, Bench, on_a_broker, one, open_session, standing
 
 GRANTED = FetchGranted(fetch_offset=0, end_offset=0, high_watermark=0, log_start_offset=0)
 KINDS: dict[str, dict[str, bool]] = {
@@ -156,3 +158,39 @@ def test_a_session_that_ends_in_any_way_rings_for_no_one_any_more() -> None:
         open_session(connection, 4)
     assert ended == [2, 3, 4], "it had too many"
     assert sessions.waiting_count == SESSIONS_PER_BROKER_MAX
+
+
+@pytest.mark.invariant("I36")
+@on_a_broker
+async def test_a_leader_that_leads_again_tells_the_watermarks_again(bench: Bench) -> None:
+    """Another broker led for a moment, and the follower has the records from there. It drops what this one had sent in
+    its former leader epoch: without new records it would not learn the high watermark."""
+    bench.cluster.kill(2)
+    state = bench.partition.state
+    assert state.leader_epoch is not None
+    former = state.leader_epoch
+
+    def elect(leader: int, leader_epoch: int) -> None:
+        order = LeaderAndIsrReceived(
+            now_ms=bench.partition.now_ms(),
+            leader_id=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=state.partition_epoch + 1,
+            in_sync_replicas=(leader,),
+            assignment=state.assignment,
+        )
+        bench.partition.handle(order)
+
+    elect(1, former)
+    peer, opened = await open_session(bench)
+    peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=20_000), 2)
+    await bench.produce(1)
+    assert one(await bench.answer(peer, 2, 0.5))["high_watermark"] == 1
+    elect(2, former + 1)
+    elect(1, former + 2)
+    position = FetchPartition(
+        partition=bench.index, fetch_offset=1, current_leader_epoch=former + 2, last_fetched_epoch=former
+    )
+    topics = [FetchTopic(topic=TOPIC, partitions=[position])]
+    peer.ask(standing(bench, 2, opened["session_id"], topics=topics, max_wait_ms=20_000), 3)
+    assert one(await bench.answer(peer, 3, 0.5))["high_watermark"] == 1

@@ -167,7 +167,7 @@ def test_a_damaged_log_stays_offline_when_the_disk_has_room_again() -> None:
 @pytest.mark.invariant("I42")
 def test_a_damaged_leader_that_had_no_room_for_a_while_can_lead_again() -> None:
     """No other replica could take over, so nothing had noted its damage. It stayed offline for ever, and the partition
-    without a leader, until a restart forgot the damage. Whoever reads the damaged range finds it again."""
+    without a leader, until a restart forgot the damage. The next read of the damaged range finds it again."""
     state = leader((1,))
     step(state, DAMAGED)
     step(state, ev.LogFailed())
