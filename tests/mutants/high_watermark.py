@@ -185,8 +185,8 @@ MUTANTS = (
         edits=(
             Edit(
                 "broker.requests.fetch_sessions",
-                "        if not entry.awaits_position:  # the follower drops what it was told since it listed its position"
-                " before\n            entry.sent = None\n",
+                "        if not (entry.awaits_position and is_same_epoch):  # the follower drops what it was told since it"
+                " listed before\n            entry.sent = None\n",
                 "",
             ),
         ),
