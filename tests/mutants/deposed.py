@@ -1,6 +1,6 @@
 """Outdated controllers, brokers and requests: two controllers, bounces, late orders, lost answers."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
 CONTROLLERS = (
     Mutant(
@@ -196,6 +196,23 @@ CACHES = (
             ),
         ),
         schedule=Schedule("deposed:late_alter_partition"),
+    ),
+    Mutant(
+        name="D37b",
+        title="a second fence lifts the fence of an earlier registration",
+        origin="found by a reviewer: a former leader served its old epoch while another one led",
+        rule="only an order to the new registration lifts the fence of a partition (section 6)",
+        breaks=("I20",),
+        edits=(
+            Edit(
+                "broker.replicas.replica_manager",
+                "            elif not partition.awaits_order:\n",
+                "            else:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_reported_events.py::test_a_second_fence_lifts_no_fence_of_an_earlier_registration",
+        ),
     ),
 )
 

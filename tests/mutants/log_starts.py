@@ -188,6 +188,23 @@ MUTANTS = (
         ),
         schedule=Schedule("log_starts:start_of_another_partition"),
     ),
+    Mutant(
+        name="D13h",
+        title="a log start may be written over the only one that is stored",
+        origin="found by a reviewer: after one lack of descriptors a kill or a torn write made a sound log a damaged one",
+        rule="a new start goes to the slot that does not hold the newest stored one (section 11)",
+        breaks=("I39",),
+        edits=(
+            Edit(
+                "broker.log.side_files.log_start_file",
+                "        return following + (following % LOG_START_SLOTS == self._stored_change % LOG_START_SLOTS)\n",
+                "        return following\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_log_start_writes.py::test_the_newest_stored_start_stays_until_another_one_is_stored",
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -67,6 +67,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("reading:a_record_lands_between_question_and_answer"),
     ),
+    Mutant(
+        name="D11g",
+        title="a consumer looks at the end of the answered epoch, not at which epoch that is",
+        origin="KIP-279, found by a reviewer: after two unclean elections it was told of no truncation, or skipped records",
+        rule="an answer about an earlier epoch says that the leader lacks all later ones (section 5)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "client.consumer.cursor",
+                "        parting = None if undefined else self._parting(end)\n",
+                "        parting = None if undefined else end.end_offset\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/simulation/test_truncated_consumers.py"
+            "::test_a_consumer_is_told_where_records_of_a_later_epoch_are_gone",
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

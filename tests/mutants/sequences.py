@@ -271,6 +271,41 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=UnitTest("tests/broker/test_producer_name_rules.py::test_late_requests_fence_no_process"),
     ),
+    Mutant(
+        name="D12f",
+        title="a log that is dropped at its leader's start keeps its producers",
+        origin="found by a reviewer: a retry of an overwritten batch was acknowledged, and the record was in no log",
+        rule="what a dropped log knew of producers may never have been in any leader's log (section 10)",
+        breaks=("I21", "I25"),
+        edits=(
+            Edit(
+                "broker.log.partition_log",
+                "            self._reset_to(start_offset, ProducerStates(is_incomplete=True))\n",
+                "            self._reset_to(start_offset, self.producers)\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_producer_rebuild.py"
+            "::test_a_log_that_is_dropped_at_its_leaders_start_does_not_know_its_producers",
+        ),
+    ),
+    Mutant(
+        name="D27d",
+        title="the snapshot in front of which a log's head is deleted is not checked",
+        origin="found by a reviewer: an older one was believed once nothing was left that contradicts it",
+        rule="before the batches in front go, they tell whether the snapshot is of this log (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.log.cutting",
+                "            _check_snapshot_of(log, log.segments[count].base_offset)\n",
+                "            pass\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_producer_rebuild.py::test_an_older_snapshot_is_not_believed_once_the_head_is_gone",
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()
