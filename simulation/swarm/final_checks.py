@@ -4,6 +4,7 @@ Owns: the wait for convergence (liveness) and the comparison of replicas, acknow
 """
 
 import asyncio
+from collections.abc import Collection, Mapping
 
 from minibroker.broker.disk_faults.scrubber import TICK_SECONDS
 from minibroker.broker.replicas.partition import Partition
@@ -23,6 +24,8 @@ FULL_ISR_SECONDS = 40
 ANSWER_MS = 15_000
 READ_SECONDS = 60
 IDLE_SECONDS = 2
+NOTHING = b"no record"
+"""In the place of a record that was not read: a record may have no value."""
 WITNESS_SECONDS = 45
 """One interval of the notes, plus the time to compute a digest that is not recorded."""
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
@@ -161,6 +164,7 @@ async def compare_history(
 ) -> None:
     """I21, I22, I25 and I26 over all records that can be read now. `knows_all_sends`: see `Promise`."""
     starts, held = await _read_all(workload, history)
+    _compare_range(cluster, workload, history, starts, held)
     in_order = {kind.process for kind in workload.producers() if kind.idempotent}
     others = {kind.process for kind in workload.producers() if not kind.idempotent}
     history.check_events(
@@ -173,12 +177,12 @@ async def compare_history(
         )
     )
     for (partition, offset), value in sorted(history.acked.items(), key=lambda item: item[0]):
-        if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
-            facts = (f"{value!r:.60} was acknowledged", f"{held.get((partition, offset))!r:.60} is held")
+        if offset >= starts.get(partition, 0) and held.get((partition, offset), NOTHING) != value:
+            facts = (f"{value!r:.60} was acknowledged", f"{held.get((partition, offset), NOTHING)!r:.60} is held")
             history.find("I21", f"offset {offset} lost its record", partition, *facts)
     for (partition, offset), value in sorted(history.read.items(), key=lambda item: item[0]):
-        if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
-            facts = (f"{value!r:.60} was read", f"{held.get((partition, offset))!r:.60} is held")
+        if offset >= starts.get(partition, 0) and held.get((partition, offset), NOTHING) != value:
+            facts = (f"{value!r:.60} was read", f"{held.get((partition, offset), NOTHING)!r:.60} is held")
             history.find("I22", f"offset {offset} changed", partition, *facts)
     seen: dict[bytes | None, tuple[TopicPartition, int]] = {}
     gone = {key: value for key, value in history.read.items() if key[1] < starts.get(key[0], 0)}
@@ -189,6 +193,29 @@ async def compare_history(
         if value in history.surely_failed:
             facts = (f"{value!r:.60} is at {key[1]}", "its failure said that nothing was written")
             history.find("I26", "a failed record is in the log", key[0], *facts)
+
+
+def _compare_range(
+    cluster: SimulatedCluster,
+    workload: Workload,
+    history: History,
+    starts: Mapping[TopicPartition, int],
+    held: Collection[tuple[TopicPartition, int]],
+) -> None:
+    """I21, I23: what was read is all that the replicas hold. A start that consumers are told excuses records in front
+    of it, and what is not read contradicts nothing: so neither may come from the answers of brokers alone."""
+    for partition in workload.partitions:
+        replicas = [cluster.replica(b, partition.topic, partition.partition) for b in cluster.broker_ids]
+        states = [replica.state for replica in replicas if replica is not None]
+        first = max((state.log_start_offset for state in states), default=0)
+        end = max((state.high_watermark for state in states), default=0)
+        if starts.get(partition, end + 1) > first:
+            facts = (f"consumers are told {starts.get(partition)}", f"its replicas begin at {first} or earlier")
+            history.find("I21", "consumers are told of a later start than the log's", partition, *facts)
+        unread = [offset for offset in range(first, end) if (partition, offset) not in held]
+        if unread:
+            text = f"{len(unread)} of {end - first} records were not read, the first at {unread[0]}"
+            history.find("I21", text, partition)
 
 
 async def compare_settings(cluster: SimulatedCluster, history: History) -> None:

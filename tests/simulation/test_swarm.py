@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.replica_manager import ReplicaManager
+from minibroker.broker.requests import offset_requests
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, ListOffsetsPartition, ListOffsetsPartitionResponse
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.beyond import detection_errors
-from minibroker.simulation.swarm.choices import ALL_DRAWN, RunChoices, choices_of
+from minibroker.simulation.swarm.choices import ALL_DRAWN, NOTHING_DRAWN, RunChoices, choices_of
 from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
 from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -125,6 +130,23 @@ def test_run_counts_only_with_enough_of_everything() -> None:
     assert outcome.counts, outcome.missing
     outcome.elections = 1
     assert outcome.missing == ["elections: 1 of 2"]
+
+
+def test_log_that_seems_to_begin_at_its_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last reader was told that every log was empty, read nothing, and no acknowledged record was missed."""
+    answer = offset_requests._list_offsets
+
+    def forgetful(
+        manager: ReplicaManager, partition: Partition, asked: ListOffsetsPartition, is_follower: bool
+    ) -> ListOffsetsPartitionResponse:
+        found = answer(manager, partition, asked, is_follower)
+        is_earliest = asked.timestamp == EARLIEST_TIMESTAMP and not is_follower and not found.error_code
+        return replace(found, offset=partition.state.high_watermark) if is_earliest else found
+
+    assert run_seed(1, choices=NOTHING_DRAWN).findings == []
+    monkeypatch.setattr(offset_requests, "_list_offsets", forgetful)
+    found = {each.invariant: each for each in run_seed(1, choices=NOTHING_DRAWN).findings}
+    assert "I21" in found, found
 
 
 # ------------------------------------------------------------------------------------------------- beyond the promise
