@@ -49,6 +49,8 @@ class SimulatedCluster:
         """When a process of that broker was last asked to stop."""
         self.starting: set[int] = set()
         """Brokers with a new process that has not run yet: `brokers` still holds the previous one."""
+        self._failed_reads: list[tuple[int, str]] = []
+        """Of the processes before."""
         for broker_id in self.broker_ids:
             self.world.machine(f"broker-{broker_id}")
 
@@ -83,6 +85,8 @@ class SimulatedCluster:
             **self._settings,
         }
         broker = compose(load_config(None, [f"{key}={value}" for key, value in settings.items()], {}), runtime)
+        if broker_id in self.brokers:
+            self._failed_reads += [(broker_id, api) for api in self.brokers[broker_id].failed_reads()]
         self.brokers[broker_id] = broker
         self.starting.discard(broker_id)
         stop = self._stops[broker_id]
@@ -106,6 +110,11 @@ class SimulatedCluster:
         self._stops[broker_id].set()
 
     # ------------------------------------------------------------------------------------------------------ queries
+    def failed_reads(self) -> list[tuple[int, str]]:
+        """Each query that hit a bug of ours, in whichever process of a broker: its broker, and its API."""
+        present = [(b, api) for b, broker in sorted(self.brokers.items()) for api in broker.failed_reads()]
+        return self._failed_reads + present
+
     def is_stopping(self, broker_id: int) -> bool:
         """Whether its newest process was asked to stop."""
         return broker_id in self._stops and self._stops[broker_id].is_set()

@@ -7,11 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.producer import Producer
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import DescribeClusterRequest, Response
 from minibroker.simulation.cluster import SimulatedCluster
+from tests.broker.requests import ClusterClient, in_cluster
 
 TOPIC = "story"
 PARTITIONS = (0, 1)
@@ -100,3 +104,23 @@ def test_a_process_that_was_just_started_shows_nothing_of_the_one_before() -> No
         await cluster.until(lambda: cluster.replica(3, TOPIC) is not None, 5, "its replica again")
 
     cluster.world.run(live(), seconds_max=SECONDS_MAX)
+
+
+def test_bug_in_a_process_is_remembered_when_its_broker_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker repeats a query that got an error from another one, so no client learns of the bug. The swarm asked only
+    the processes that lived at the end of a run."""
+
+    def fail(*_: object) -> Response:
+        raise KeyError("a bug")
+
+    async def check(client: ClusterClient) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(MetadataImage, "answer_describe_cluster", fail)
+            await client.ask(1, DescribeClusterRequest(), Response)
+        client.cluster.kill(1)
+        client.cluster.start(1)
+        await client.cluster.until(lambda: 1 not in client.cluster.starting)
+        assert client.cluster.failed_reads() == [(1, "DESCRIBE_CLUSTER")]
+        assert (await client.ask(2, DescribeClusterRequest(), Response)).error_code == ErrorCode.NONE
+
+    in_cluster(check)
