@@ -238,6 +238,13 @@ def check_log_start(report: ReplicaReport) -> None:
         why = ": what was not synced is gone, as a power cut leaves it; all of it was deleted" if unsynced else ""
         message = f"the log start offset {start.offset} is behind the log's end {end}{why}"
         report.add(Kind.CHECKPOINT_DAMAGE, message, note=unsynced, offset=start.offset, file=file)
+    committed = facts.high_watermark
+    if facts.cleanly_stopped and committed is not None and committed < start.offset <= end:
+        message = (
+            f"the log start offset {start.offset} is above the high watermark {committed}, and only committed records"
+            " are deleted"
+        )
+        report.add(Kind.CHECKPOINT_DAMAGE, message, offset=start.offset, file=file)
 
 
 def check_checkpoints(report: ReplicaReport) -> None:

@@ -252,6 +252,22 @@ def test_a_log_that_begins_behind_its_recorded_start_lacks_its_head(
     assert (found.broker, found.offset, found.end_offset) == (BROKER, recorded or 0, 9)
 
 
+@pytest.mark.invariant("I14")
+@pytest.mark.parametrize("brokers", [(BROKER,), (1, 2, 3)])
+def test_a_log_start_above_an_exact_high_watermark_is_named(cluster: PlantedCluster, brokers: tuple[int, ...]) -> None:
+    """Retention deletes what is committed. The start hid all records between the two, and nothing was compared."""
+    for broker in cluster.brokers:
+        cluster.set_high_watermark(broker, LINES, 9)
+    for broker in brokers:
+        cluster.replica(broker, LINES).write_log_start(19)
+    found = errors(audited_partition(cluster))
+    assert [(item.kind, item.broker, item.offset) for item in found] == [
+        (Kind.CHECKPOINT_DAMAGE, broker, 19) for broker in brokers
+    ]
+    cluster.stop_cleanly(False)  # the checkpoint may be some seconds behind the log start
+    assert Kind.CHECKPOINT_DAMAGE not in {item.kind for item in errors(audited_partition(cluster))}
+
+
 def test_a_log_start_of_another_topic_is_named(cluster: PlantedCluster) -> None:
     file = cluster.replica(BROKER, LINES).write_log_start(0, "other")
     (found,) = audited_partition(cluster).findings
