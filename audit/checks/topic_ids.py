@@ -1,15 +1,18 @@
-"""Which replicas are of the expected topic: a name may be used again for another topic. Pure.
+"""Which replicas are of the expected topic: a name may be used again for another topic. And whether a source that knows
+a topic knows all of its partitions. Pure.
 
 Owns: the meaning of a deviating topic id. Where the partition's id is known, replicas with another id are not replicas
 of it. Where it is unknown, replicas that differ contradict each other, and none is trusted silently.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from minibroker.audit.checks.expectation import ExpectedPartition
-from minibroker.audit.checks.findings import Finding, Kind, finding
+from minibroker.audit.checks.findings import FINDINGS_PER_KIND_MAX, Finding, Kind, finding
 from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts
 from minibroker.protocol.counted import some_of
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 
 
 def of_one_topic(
@@ -74,4 +77,28 @@ def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, Expe
                 f"the replicas of topic {topic} have {len(ids)} topic ids, no source shows which is right: {ids_text}"
             )
             found.append(finding(Kind.TOPIC_ID_DIFFERS, message, topic=topic))
+    return found
+
+
+def partitions_left_out(replicas: Iterable[ReplicaFacts], expected: dict[str, ExpectedPartition]) -> list[Finding]:
+    """A topic has the partitions 0, 1, 2.. and never loses one: it is deleted as a whole. So a source that has others
+    of this topic, but not this one, is not true, and what becomes of the partition contradicts nothing."""
+    sources: dict[str, tuple[str, str | None]] = {}
+    known: dict[str, set[int]] = {}
+    for name, each in expected.items():
+        partition = parse_partition_directory_name(name)
+        if each.source is not None and partition is not None:
+            sources[partition.topic] = each.source, each.topic_id
+            known.setdefault(partition.topic, set()).add(partition.partition)
+    highest = {topic: max(numbers) for topic, numbers in known.items()}
+    for facts in replicas:
+        _, topic_id = sources.get(facts.topic, ("", None))
+        if topic_id is not None and facts.topic_id == topic_id:
+            highest[facts.topic] = max(highest[facts.topic], facts.partition)
+    found = []
+    for topic, numbers in sorted(known.items()):
+        left_out = (number for number in range(highest[topic] + 1) if number not in numbers)
+        for number in islice(left_out, FINDINGS_PER_KIND_MAX):
+            message = f"{sources[topic][0]} has other partitions of this topic, and not this one: it is not looked for"
+            found.append(finding(Kind.CONTRADICTION, message, topic=topic, partition=number))
     return found

@@ -23,7 +23,7 @@ from minibroker.audit.checks.expectation import (
     one_directory_each,
 )
 from minibroker.audit.checks.findings import Finding, Kind, finding
-from minibroker.audit.checks.topic_ids import ids_within_topics
+from minibroker.audit.checks.topic_ids import ids_within_topics, partitions_left_out
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.linked_files import with_linked_files
 from minibroker.audit.reading.regular_files import read_regular
@@ -109,7 +109,7 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
     replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
     present = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
     expected, state_findings = expected_partitions(logs, present, states)
-    findings += state_findings + ids_within_topics(replicas, expected)
+    findings += state_findings + ids_within_topics(replicas, expected) + partitions_left_out(replicas, expected)
     return Inventory(
         log_directories=tuple(logs),
         replicas=tuple(replicas),

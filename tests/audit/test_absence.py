@@ -6,14 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from minibroker.audit.checks.findings import Finding, Kind, PartitionVerdict, Severity
 from minibroker.audit.reports.report import AuditOutcome, AuditReport
 from minibroker.audit.run import run_audit
 from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BATCHES, ENCODED
-from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster
+from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster, put
 
 LINES = TopicPartition("lines", 0)
 
@@ -235,6 +237,26 @@ def test_a_partition_missing_in_the_state_is_reported(cluster: PlantedCluster) -
     cluster.set_high_watermark(2, other, 3)
     report = audited(cluster)
     assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.UNEXPECTED_PARTITION])
+
+
+@pytest.mark.parametrize("remains", [(1, 2, 3), (2,), ()])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_topic_without_one_of_its_partitions_is_a_contradiction(
+    tmp_path: Path, number: int, remains: tuple[int, ...]
+) -> None:
+    """A topic never loses a partition, so its topic was not deleted. Whatever was left of the partition, also nothing,
+    was consistent: no source expected it."""
+    cluster, lost = PlantedCluster(tmp_path / "data"), TopicPartition("lines", number)
+    for each in range(3):
+        cluster.write(TopicPartition("lines", each), ENCODED)
+    for broker in {1, 2, 3} - {*remains}:
+        shutil.rmtree(cluster.replica(broker, lost).directory)
+        cluster.set_high_watermark(broker, lost, None)
+    partitions = {name: each for name, each in cluster.state.partitions.items() if name != str(lost)}
+    put(cluster.root / CLUSTER_STATE, format_cluster_state(replace(cluster.state, partitions=partitions)))
+    is_beyond_its_end = number == 2 and not remains  # nothing shows that there was a third one
+    found = [(item.kind, item.topic, item.partition) for item in errors(audited(cluster))]
+    assert found == ([] if is_beyond_its_end else [(Kind.CONTRADICTION, "lines", number)])
 
 
 def test_a_missing_clean_shutdown_file_is_reported(cluster: PlantedCluster) -> None:
