@@ -65,6 +65,8 @@ class ReferenceState:
         """Processes that lost files by a fault: their wrong view of those files is not their fault."""
         self.forgets_producers = False
         """Whether any broker's producer.id.expiration.ms was ever changed: producers that were forgotten stay so."""
+        self.deleted_below: dict[TopicPartition, int] = {}
+        """The highest log start that any leader had: no reader may have skipped a record behind it."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
         """Whether another broker removed this broker's registration and it cannot know yet (see `fencing`)."""
         self.is_calm: Callable[[ReferencePartition], bool] = lambda state: False

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 from minibroker.broker.disk_faults.scrubber import TICK_SECONDS
 from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication.state import ReplicaState
 from minibroker.chaos.history.promise import Promise
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
@@ -163,8 +164,9 @@ async def compare_history(
     cluster: SimulatedCluster, workload: Workload, history: History, knows_all_sends: bool = False
 ) -> None:
     """I21, I22, I25 and I26 over all records that can be read now. `knows_all_sends`: see `Promise`."""
+    ends = {each: max((s.high_watermark for s in _states(cluster, each)), default=0) for each in workload.partitions}
     starts, held = await _read_all(workload, history)
-    _compare_range(cluster, workload, history, starts, held)
+    _compare_range(cluster, history, starts, ends, held)
     in_order = {kind.process for kind in workload.producers() if kind.idempotent}
     others = {kind.process for kind in workload.producers() if not kind.idempotent}
     history.check_events(
@@ -195,27 +197,31 @@ async def compare_history(
             history.find("I26", "a failed record is in the log", key[0], *facts)
 
 
+def _states(cluster: SimulatedCluster, partition: TopicPartition) -> list[ReplicaState]:
+    """Of the living replicas."""
+    replicas = [cluster.replica(b, partition.topic, partition.partition) for b in cluster.broker_ids]
+    return [replica.state for replica in replicas if replica is not None]
+
+
 def _compare_range(
     cluster: SimulatedCluster,
-    workload: Workload,
     history: History,
     starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
     held: Collection[tuple[TopicPartition, int]],
 ) -> None:
-    """I21, I23: what was read is all that the replicas hold. A start that consumers are told excuses records in front
-    of it, and what is not read contradicts nothing: so neither may come from the answers of brokers alone."""
-    for partition in workload.partitions:
-        replicas = [cluster.replica(b, partition.topic, partition.partition) for b in cluster.broker_ids]
-        states = [replica.state for replica in replicas if replica is not None]
-        first = max((state.log_start_offset for state in states), default=0)
-        end = max((state.high_watermark for state in states), default=0)
+    """I23: what was read is all that the replicas hold. A start that consumers are told excuses records in front of it,
+    and what is not read contradicts nothing: so neither may come from the answers of brokers alone. `ends`: the high
+    watermarks before the read."""
+    for partition, end in ends.items():
+        first = max((state.log_start_offset for state in _states(cluster, partition)), default=0)
         if starts.get(partition, end + 1) > first:
             facts = (f"consumers are told {starts.get(partition)}", f"its replicas begin at {first} or earlier")
-            history.find("I21", "consumers are told of a later start than the log's", partition, *facts)
+            history.find("I23", "consumers are told of a later start than the log's", partition, *facts)
         unread = [offset for offset in range(first, end) if (partition, offset) not in held]
         if unread:
             text = f"{len(unread)} of {end - first} records were not read, the first at {unread[0]}"
-            history.find("I21", text, partition)
+            history.find("I23", text, partition)
 
 
 async def compare_settings(cluster: SimulatedCluster, history: History) -> None:

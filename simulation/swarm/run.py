@@ -90,6 +90,7 @@ async def _drive_checked(
     injector = await open_run(cluster, outcome, reference, narrator)
     injector.listeners.append(stability.note)
     workload, endings = injector.workload, draw_endings(cluster.world)
+    workload.deleted_below = lambda partition: reference.deleted_below.get(partition, 0)
     schedule = FaultSchedule(
         injector, lambda: reference.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN
     )

@@ -237,6 +237,7 @@ class ReplicaChecker(Checker):
         state = replica.state
         if state.role is Role.LEADER and state.log_start_offset > checked.lineage.deleted_below:
             checked.lineage.deleted_below = state.log_start_offset
+            self.reference.deleted_below[checked.partition] = state.log_start_offset
         if state.high_watermark != checked.high_watermark:
             self._high_watermark_moved(checked, state)
         checked.was_leader = state.role is Role.LEADER

@@ -81,6 +81,10 @@ class LoadScene:
         """Whether retention may delete records of this topic."""
         return self._workload.deletes(topic)
 
+    def deleted_below(self, partition: TopicPartition) -> float:
+        """In front of which offset retention may have taken records."""
+        return self._workload.deleted_below(partition)
+
     def did(self, what: str) -> None:
         self._done[f"load {what}"] += 1
 

@@ -170,9 +170,15 @@ class WatchedConsumer:
 
     def _check_place(self, partition: TopicPartition, offset: int) -> None:
         wanted = self._next.get(partition)
-        if wanted is None or offset == wanted or (offset > wanted and self._scene.deletes(partition.topic)):
+        if wanted is None or offset == wanted or (offset > wanted and self._may_skip_to(partition, offset)):
             return
         self._scene.find("order", f"{self._process} got offset {offset} where {wanted} was next", partition)
+
+    def _may_skip_to(self, partition: TopicPartition, offset: int) -> bool:
+        """Retention took what it waited for. Then some go on at the log's end, and miss more than that."""
+        if self._settings["auto_offset_reset"] == "latest":
+            return self._scene.deletes(partition.topic)
+        return offset <= self._scene.deleted_below(partition)
 
     def truncated(self, error: LogTruncated) -> None:
         """Nothing that was below a high watermark is ever truncated."""
@@ -181,7 +187,7 @@ class WatchedConsumer:
     # ------------------------------------------------------------------------------------------------------- position
     async def check_position(self, partition: TopicPartition) -> None:
         found, wanted = await self._consumer.position(partition, CALL_MS), self._next.get(partition)
-        if wanted is not None and found != wanted and not (found > wanted and self._scene.deletes(partition.topic)):
+        if wanted is not None and found != wanted and not (found > wanted and self._may_skip_to(partition, found)):
             self._scene.find("position", f"position() is {found} where {wanted} is next", partition)
         self._next[partition] = found
         self._scene.did("position")
@@ -202,8 +208,8 @@ class WatchedConsumer:
         self._moved(partition, None)
         await self._consumer.seek_to_beginning(partition, timeout_ms=CALL_MS)
         found = await self._consumer.position(partition, CALL_MS)
-        if found != 0 and not self._scene.deletes(partition.topic):
-            self._scene.find("seek_to_beginning", f"a log from which nothing is deleted begins at {found}", partition)
+        if found > self._scene.deleted_below(partition):
+            self._scene.find("seek_to_beginning", f"{found} is behind the log's beginning", partition)
         self._next[partition] = found
         self._scene.did("seek_to_beginning")
 
@@ -259,8 +265,8 @@ class WatchedConsumer:
     async def beginning(self, partition: TopicPartition) -> int:
         """Its beginning, by `beginning_offsets`."""
         found = (await self._consumer.beginning_offsets([partition], CALL_MS))[partition]
-        if found != 0 and not self._scene.deletes(partition.topic):
-            self._scene.find("beginning_offsets", f"{found} in a log from which nothing is deleted", partition)
+        if found > self._scene.deleted_below(partition):
+            self._scene.find("beginning_offsets", f"{found} is behind the log's beginning", partition)
         return found
 
     async def look_up(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
