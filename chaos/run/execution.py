@@ -27,6 +27,8 @@ from minibroker.observation.event_stream import BrokerEvent
 
 HISTORY_FILE, JSON_FILE, HTML_FILE, AUDIT = "history.jsonl", "report.json", "report.html", "audit"
 LOG_FILE = "run.log"
+BUGS_MAX = 5
+"""Named in the report; the log has all."""
 
 
 @contextlib.contextmanager
@@ -76,6 +78,7 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
         except AuditError as error:
             audit = str(error)
         tell("stopping the cluster")
+        run.troubles += cluster.take_bugs()[:BUGS_MAX]
     if options.lie is not None and options.lie_in == "history":
         lie = _lie(options, recorder)
     tell("checking the history")

@@ -361,6 +361,11 @@ class ClusterHarness(Hardware):
         """What the brokers have reported since the cluster opened, oldest first (docs/EVENTS.md). Processes and
         containers must log as JSON (`log_format`), and a simulation must have been told to keep them."""
 
+    def take_bugs(self) -> list[str]:
+        """The bugs of ours that brokers have met, a sentence each; they do not fail the block any more. Only simulated
+        ones tell them: a process or container that meets one ends."""
+        return []
+
     # -------------------------------------------------------------------------------------------------------- audit
     async def audit(
         self,

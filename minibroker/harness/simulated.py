@@ -94,6 +94,8 @@ class SimulatedHarness(ClusterHarness):
         default_runtime.open_default = self._runtime_before
         self._loop.streams = None
         self._guard.__exit__(None, None, None)
+        if not has_failed and (bugs := self._take_unhandled()):
+            self.world.crashes += [(name, AssertionError(line)) for name, line in bugs]
         for line in self._loop.unhandled:
             logging.getLogger("asyncio").error("%s", line)
         self._loop.unhandled.clear()
@@ -103,6 +105,21 @@ class SimulatedHarness(ClusterHarness):
             self.world.end()
         finally:
             self._forget_dead_tasks()
+
+    def take_bugs(self) -> list[str]:
+        ended = [f"{name} ended by itself: {error!r}" for name, error in self.world.crashes]
+        self.world.crashes.clear()
+        unhandled = [f"{name} met a bug that would have ended it: {line}" for name, line in self._take_unhandled()]
+        answered = [f"broker-{b} met a bug in {api}" for b, api in sorted(set(self.simulation.failed_reads()))]
+        return ended + unhandled + answered
+
+    def _take_unhandled(self) -> list[tuple[str, str]]:
+        """Of the brokers; what is left is the test's own."""
+        found = [each for each in self._loop.unhandled_in if each[0] != CLIENT_MACHINE]
+        for each in found:
+            self._loop.unhandled_in.remove(each)
+            self._loop.unhandled.remove(each[1])
+        return found
 
     def _is_the_tests(self, task: "asyncio.Task[Any]") -> bool:
         assert isinstance(task, VirtualTask)

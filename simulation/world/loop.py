@@ -153,6 +153,8 @@ class VirtualLoop(Unsimulated):
         self.unhandled: list[str] = []
         """Unhandled exceptions of callbacks and of tasks that were never awaited."""
         self._first_unhandled: BaseException | None = None
+        self.unhandled_in: list[tuple[str, str]] = []
+        """Those of a process, which would have ended a real one: its name, and the same line."""
         self.streams: StreamCalls | None = None
         """What `asyncio.start_server` and `open_connection` use; None where no simulated network is open for them."""
         self._own_sockets = OwnSockets()
@@ -418,6 +420,9 @@ class VirtualLoop(Unsimulated):
             return  # its waiting task was killed before it could receive the error
         if not isinstance(error, ProcessDead):
             self.unhandled.append(f"{context['message']}: {error!r} {describe_origin(error)}")
+            process = task.process if isinstance(task, VirtualTask) else self._current
+            if process is not None:
+                self.unhandled_in.append((process.name, self.unhandled[-1]))
             self._first_unhandled = self._first_unhandled or error
 
 

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.client.producer.producer import Producer
 from minibroker.harness import packet_filters
 from minibroker.harness.cluster import Party, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
 from minibroker.harness.compose_project import ComposeProject
 from minibroker.harness.container_engine import ComposeFailed
 from minibroker.harness.packet_filters import PacketFilters
+from minibroker.simulation.world.world import ProcessCrashed
 from minibroker.testing import ClusterHarness, NeedsRealTime, cluster, run, simulated
 from minibroker.testing.opening import CommandLine
 
@@ -331,3 +334,23 @@ async def test_a_reset_leaves_no_rule(project: RecordedProject, monkeypatch: pyt
     with pytest.raises(ComposeFailed):
         await filters.reset(2, 3)
     assert [line.split()[7] for line in project.commands] == ["-I", "-I", "-D"]
+
+
+def test_bug_that_would_end_a_real_broker_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each broken invariant is such an exception. The harness only logged it, and the test passed."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("planted")
+
+    async def live() -> None:
+        async with cluster() as c:
+            await c.create_topic("orders")
+            async with Producer(bootstrap_servers=c.bootstrap_servers) as producer:
+                with monkeypatch.context() as patched:
+                    patched.setattr(PartitionLog, "append", fail)
+                    delivery = await producer.send("orders", b"1", partition=0)
+                    await asyncio.sleep(1)
+                await delivery
+
+    with pytest.raises(ProcessCrashed, match=r"broker-.*planted"):
+        run(live())

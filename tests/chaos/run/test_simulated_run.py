@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
 from minibroker.audit.errors import AuditError
+from minibroker.broker.broker import Broker
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.requests import handlers
 from minibroker.chaos.history.lies import LIE_BY_NAME
 from minibroker.chaos.plan.disk_lies import DISK_LIE_BY_NAME
 from minibroker.chaos.plan.drawing import draw_plan, parse_faults
 from minibroker.chaos.report.document import ChaosReport
+from minibroker.chaos.run.chaos_run import ChaosRun
 from minibroker.chaos.run.execution import HISTORY_FILE, HTML_FILE, JSON_FILE, execute
 from minibroker.chaos.run.opening import run_on
 from minibroker.chaos.run.options import ChaosOptions, LieIn
@@ -43,6 +49,37 @@ def test_defaults_are_cleared(cleared: tuple[ChaosReport, Path]) -> None:
     assert report.verdict.outcome == "cleared", report.verdict.reasons
     assert report.counts["elections"] > 0
     assert any(fault.began_s is not None for fault in report.faults)
+
+
+def failing(*_: object) -> NoReturn:
+    raise KeyError("planted")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "reason"),
+    [
+        (PartitionLog, "append", "would have ended it: .*planted"),
+        (Broker, "serve", "ended by itself: .*planted"),
+        (handlers, "answer_offset_for_leader_epoch", "met a bug in OFFSET_FOR_LEADER_EPOCH"),
+    ],
+    ids=["in a callback", "at its end", "in a query"],
+)
+def test_bug_of_a_broker_convicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, reason: str
+) -> None:
+    """An exception in a callback, as of each broken invariant, ends a real broker: here the run was cleared. So it was
+    of a query, which the other broker repeats. One that ended the broker ended the run, without a report."""
+    begin = ChaosRun._start_clients
+
+    def begin_and_plant(self: ChaosRun) -> Any:
+        asyncio.get_running_loop().call_later(2, lambda: monkeypatch.setattr(owner, name, failing))
+        asyncio.get_running_loop().call_later(9, monkeypatch.undo)
+        return begin(self)
+
+    monkeypatch.setattr(ChaosRun, "_start_clients", begin_and_plant)
+    verdict = run(tmp_path, faults="kill:leader").verdict
+    assert verdict.outcome == "convicted"
+    assert any(re.search(reason, each) for each in verdict.reasons), verdict.reasons
 
 
 @pytest.mark.invariant("I19", "I21")
