@@ -7,13 +7,15 @@ virtual time.
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from minibroker.chaos.run.recorder import PADDING, Recorder
+from minibroker.chaos.run.recorder import PADDING, Recorder, name_of
 from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.records import Record
 from minibroker.client.errors import LogTruncated, MinibrokerError
 from minibroker.client.producer.deliveries import Delivery
 from minibroker.harness.cluster import ClusterHarness
@@ -40,6 +42,7 @@ MOVE_PROBABILITY = 1 / 64
 MOVED_MAX = 200
 """Records that it then reads again, at most."""
 VALUE_BYTES = 100
+WRONG_MAX = 5
 ACKS: Mapping[Acks, Any] = {"all": "all", "1": 1, "0": 0}
 
 
@@ -59,6 +62,10 @@ class ChaosLoad:
         self.partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
         self.in_order: set[str] = set()
         """Idempotent producers, by their names in the history."""
+        self.wrong: list[str] = []
+        """What readers were given that no history can tell, the first few."""
+        self._sent: set[str] = set()
+        """The values, as the history names them."""
         self._cluster = cluster
         self._recorder = recorder
         self._pause_s = PRODUCERS / rate
@@ -100,7 +107,8 @@ class ChaosLoad:
             while not (self._stopping.is_set() or abandoned.is_set()):
                 partition = self.partitions[(number + sent) % len(self.partitions)]
                 text = f"{name}/{sent}"
-                value = text.ljust(VALUE_BYTES, PADDING).encode()
+                value = _value_of(text)
+                self._sent.add(text)
                 sent += 1
                 operation = self._recorder.begins(name, partition, text)
                 try:
@@ -159,9 +167,13 @@ class ChaosLoad:
     async def _poll(self, consumer: Consumer, name: str) -> None:
         operation = self._recorder.begins_poll(name)
         try:
-            self._recorder.polled(operation, await consumer.getmany(timeout_ms=POLL_MS))
-        except LogTruncated as error:
+            found = await consumer.getmany(timeout_ms=POLL_MS)
+            self._recorder.polled(operation, found)
+            for record in itertools.chain.from_iterable(found.values()):
+                self._check(name, record)
+        except LogTruncated as error:  # nothing below a high watermark is ever truncated
             self._recorder.poll_failed(operation, error)
+            self._find(f"{name}: {error}")
             if error.topic_partition is None:
                 raise
             consumer.seek(error.topic_partition, error.divergent_offset or 0)
@@ -169,6 +181,23 @@ class ChaosLoad:
         except MinibrokerError as error:
             self._recorder.poll_failed(operation, error)
             raise
+
+    def _check(self, reader: str, record: Record) -> None:
+        """It is as one of these producers wrote it. The history tells records apart by the beginning of their values,
+        and the audit sees the disks only. A value that no producer wrote is the history's matter."""
+        text = name_of(record.value)
+        if text in self._sent and (record.key, record.value, tuple(record.headers)) != (
+            text.encode(),
+            _value_of(text),
+            (),
+        ):
+            place = f"{record.topic}-{record.partition} at {record.offset}"
+            given = f"key {record.key!r:.60}, {len(record.value or b'')} bytes, headers {record.headers!r:.60}"
+            self._find(f"{reader} read {text!r:.60} in {place} otherwise than it was written: {given}")
+
+    def _find(self, what: str) -> None:
+        if len(self.wrong) < WRONG_MAX:
+            self.wrong.append(what)
 
     async def read_all(self, name: str) -> Mapping[str, int]:
         """The final phase: read every partition from its start to its end. Returns what is left to read, by partition,
@@ -183,6 +212,10 @@ class ChaosLoad:
                 if sum((await _left(consumer, ends)).values()) == before:
                     return left
         return {}
+
+
+def _value_of(text: str) -> bytes:
+    return text.ljust(VALUE_BYTES, PADDING).encode()
 
 
 async def _left(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> dict[str, int]:

@@ -98,6 +98,7 @@ class ChaosRun:
                     self.why_no_load = str(outcome)
                 elif isinstance(outcome, Exception):
                     self.troubles.append(f"a client ended with {in_short(outcome)}")
+            self.troubles += self.load.wrong
             self._recorder.write()
             self._phase("end")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from minibroker.audit.errors import AuditError
 from minibroker.broker.broker import Broker
@@ -18,11 +20,16 @@ from minibroker.chaos.history.lies import LIE_BY_NAME
 from minibroker.chaos.plan.disk_lies import DISK_LIE_BY_NAME
 from minibroker.chaos.plan.drawing import draw_plan, parse_faults
 from minibroker.chaos.report.document import ChaosReport
+from minibroker.chaos.run.chaos_load import TOPIC, VALUE_BYTES
 from minibroker.chaos.run.chaos_run import ChaosRun
 from minibroker.chaos.run.execution import HISTORY_FILE, HTML_FILE, JSON_FILE, execute
 from minibroker.chaos.run.opening import run_on
 from minibroker.chaos.run.options import ChaosOptions, LieIn
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.records import Record
+from minibroker.client.errors import LogTruncated, Where
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.ids import TopicPartition
 
 
 def run(
@@ -80,6 +87,44 @@ def test_bug_of_a_broker_convicts(
     verdict = run(tmp_path, faults="kill:leader").verdict
     assert verdict.outcome == "convicted"
     assert any(re.search(reason, each) for each in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize("changed", [{"key": b"other"}, {"value": b"producer-1.0/3"}, {"headers": (("a", b""),)}])
+def test_record_that_is_read_otherwise_than_it_was_written_convicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    """The history tells records apart by the beginning of their values, and knows nothing else of them."""
+    getmany = Consumer.getmany
+
+    async def changing(
+        self: Consumer, *partitions: TopicPartition, **limits: Any
+    ) -> dict[TopicPartition, list[Record]]:
+        found = await getmany(self, *partitions, **limits)
+        name = b"producer-1.0/3".ljust(VALUE_BYTES, b".")
+        return {
+            partition: [replace(each, **changed) if each.value == name else each for each in records]
+            for partition, records in found.items()
+        }
+
+    monkeypatch.setattr(Consumer, "getmany", changing)
+    verdict = run(tmp_path, faults="kill:leader").verdict
+    assert verdict.outcome == "convicted"
+    assert "producer-1.0/3" in verdict.reasons[0], verdict.reasons
+
+
+def test_reader_that_is_told_of_a_truncated_log_convicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was below a high watermark is ever truncated. The reader went back and read the same again."""
+    getmany, calls = Consumer.getmany, itertools.count()
+
+    async def truncated(self: Consumer, *partitions: TopicPartition, **limits: Any) -> Any:
+        if next(calls) == 40:
+            raise LogTruncated(Where(topic_partition=TopicPartition(TOPIC, 0)), 7, 3)
+        return await getmany(self, *partitions, **limits)
+
+    monkeypatch.setattr(Consumer, "getmany", truncated)
+    verdict = run(tmp_path, faults="kill:leader").verdict
+    assert verdict.outcome == "convicted"
+    assert "was truncated" in verdict.reasons[0], verdict.reasons
 
 
 @pytest.mark.invariant("I19", "I21")
