@@ -48,6 +48,8 @@ class Placed:
         """The last offset in the log at which it stands."""
         self.epochs: dict[int, int] = {}
         """Offset: the leader epoch that a reader last saw there."""
+        self.other_epochs: dict[int, set[int]] = {}
+        """Offset: all leader epochs seen there, if they are several."""
         self.writer = array("i")
         """The process that sent it, as its number; NONE if no send is known."""
         self.weak_offsets: set[int] = set()
@@ -180,7 +182,10 @@ class HistoryIndex:
         placed.first_known[number] = _smaller(placed.first_known[number], offset)
         placed.place(number, offset)
         if record.leader_epoch is not None:
-            placed.epochs[offset] = record.leader_epoch
+            before = placed.epochs.setdefault(offset, record.leader_epoch)
+            if before != record.leader_epoch:
+                placed.other_epochs.setdefault(offset, {before}).add(record.leader_epoch)
+                placed.epochs[offset] = record.leader_epoch
 
     def sorted_partitions(self) -> list[tuple[str, Placed]]:
         return sorted(self.partitions.items())

@@ -87,6 +87,14 @@ def falling_epochs(index: HistoryIndex, promise: Promise, found: Found) -> None:
                 found.add("epoch-falls", key, "the leader epoch falls along the log", *facts)
 
 
+def changing_epochs(index: HistoryIndex, promise: Promise, found: Found) -> None:
+    """I16: what was read keeps its leader epoch, or a log was written anew with the same records."""
+    for key, placed in index.sorted_partitions():
+        for offset, epochs in sorted(placed.other_epochs.items()):
+            facts = [f"offset {offset} had epoch {each}" for each in sorted(epochs)]
+            found.add("epoch-changes", key, f"offset {offset} was read in {len(epochs)} leader epochs", *facts)
+
+
 PLACEMENT_CHECKS: tuple[PlacementCheck, ...] = (
     inconsistent_offsets,
     aborted_reads,
@@ -94,4 +102,5 @@ PLACEMENT_CHECKS: tuple[PlacementCheck, ...] = (
     unseen,
     duplicates,
     falling_epochs,
+    changing_epochs,
 )

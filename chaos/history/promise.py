@@ -63,6 +63,7 @@ WORST_FIRST = (
     "int-nonmonotonic-poll",
     "offset-gap",
     "epoch-falls",
+    "epoch-changes",
     "two-writers",
     "beyond-high-watermark",
     "high-watermark-falls",

@@ -109,6 +109,12 @@ def epoch_falls(script: Script) -> None:
     script.poll(("x", 0), ("y", 1), epochs=(3, 2))
 
 
+def epoch_changes(script: Script) -> None:
+    """Two readers get the same record, one of them from a log that another leader wrote."""
+    script.poll(("x", 0), epochs=(3,))
+    script.poll(("x", 0), process="other", epochs=(4,))
+
+
 def two_writers(script: Script) -> None:
     script.send(("x", 0))
     script.change_last(broker=1)
@@ -178,6 +184,7 @@ BAD: dict[str, tuple[Callable[[Script], None], frozenset[str]]] = {
     "int-nonmonotonic-poll": (int_nonmonotonic_poll, frozenset({"offset-gap"})),
     "offset-gap": (offset_gap, frozenset()),
     "epoch-falls": (epoch_falls, frozenset()),
+    "epoch-changes": (epoch_changes, frozenset()),
     "two-writers": (two_writers, frozenset()),
     "beyond-high-watermark": (beyond_high_watermark, frozenset()),
     "high-watermark-falls": (high_watermark_falls, frozenset()),
