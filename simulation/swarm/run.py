@@ -90,7 +90,7 @@ async def _drive_checked(
     injector = await open_run(cluster, outcome, reference, narrator)
     injector.listeners.append(stability.note)
     workload, endings = injector.workload, draw_endings(cluster.world)
-    workload.deleted_below = lambda partition: reference.deleted_below.get(partition, 0)
+    workload.watch_deletions(reference.deleted_below)
     schedule = FaultSchedule(
         injector, lambda: reference.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN
     )

@@ -6,7 +6,7 @@ Owns: the clients, which record what was sent, acknowledged and read. Each value
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -65,9 +65,7 @@ class Workload:
         """Acknowledged records in the latest incarnation of the recreated topic, by offset (`recreated_topic`)."""
         self.other_clients: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Other clients that run until `stop` is set."""
-        self.deleted_below: Callable[[TopicPartition], float] = lambda each: inf if self.deletes(each.topic) else 0
-        """In front of which offset a reader may have missed records, because retention took them. A run that watches
-        the leaders' log starts sets it."""
+        self._leaders_starts: Mapping[TopicPartition, int] | None = None
         self._cluster = cluster
         self._options = options
         self._history = history
@@ -100,6 +98,16 @@ class Workload:
     def deletes(self, topic: str) -> bool:
         """Whether retention may delete records of this topic before they are read."""
         return self._options.deletes(topic)
+
+    def watch_deletions(self, leaders_starts: Mapping[TopicPartition, int]) -> None:
+        """The highest log start that any leader has had, now and later: a reader may have missed what is below."""
+        self._leaders_starts = leaders_starts
+
+    def deleted_below(self, partition: TopicPartition) -> float:
+        """In front of which offset retention may have taken records before they were read."""
+        if self._leaders_starts is not None:
+            return self._leaders_starts.get(partition, 0)
+        return inf if self.deletes(partition.topic) else 0
 
     def producers(self) -> list[ProducerKind]:
         kinds = {

@@ -33,7 +33,7 @@ def test_record_that_retention_did_not_take_must_be_read(
     """Each skip in a topic with retention was taken for its work, also where all records were still there."""
     scene = still_scene(history)
     scene.settings["log.retention.bytes"] = "4096"
-    scene._workload.deleted_below = lambda partition: 4
+    scene._workload.watch_deletions({PARTITION: 4})
     reader = WatchedConsumer(scene, "reader", [PARTITION], {"auto_offset_reset": reset})
     reader._next[PARTITION] = 1
     reader._check_place(PARTITION, offset)
@@ -44,7 +44,7 @@ def test_record_that_retention_did_not_take_must_be_read(
 @pytest.mark.parametrize(("offset", "is_found"), [(1, False), (4, False), (5, True), (0, True)])
 def test_steady_reader_skips_only_what_retention_took(history: History, offset: int, is_found: bool) -> None:
     workload = still_scene(history)._workload
-    workload.deleted_below = lambda partition: 4
+    workload.watch_deletions({PARTITION: 4})
     workload._note_read(PARTITION, offset, b"", {PARTITION: 1})
     assert [each.invariant for each in history.findings] == ["I22"] * is_found
 
