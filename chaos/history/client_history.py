@@ -74,6 +74,8 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     high_watermark: Count | None = None
     answers: tuple[Answered, ...] = ()
     """Of a poll: the answers to fetches that its process has got since its last poll, in order."""
+    moved: tuple[str, ...] = ()
+    """Of an assign: the partitions in which the reader has moved; empty: in all, or not told."""
 
 
 class EventLog:

@@ -21,7 +21,7 @@ class PollSteps:
         if event.type == "invoke":
             return
         if event.f == "assign":
-            self._last.pop(event.process, None)
+            _forget(self._last, event)
         if event.f != "poll" or event.type != "ok" or not event.polled:
             return
         last = self._last.setdefault(event.process, {})
@@ -55,7 +55,7 @@ class OffsetGaps:
         if event.type == "invoke":
             return
         if event.f == "assign":
-            self._last.pop(event.process, None)
+            _forget(self._last, event)
         if event.type != "ok" or not event.polled:
             return
         last = self._last.setdefault(event.process, {})
@@ -117,3 +117,11 @@ class HighWatermarks:
             text = f"the high watermark went back in epoch {leader_epoch}"
             self._found.add("high-watermark-falls", key, text, fact)
         self._last[process, key, leader_epoch] = mark
+
+
+def _forget(last: dict[str, dict[str, int]], event: HistoryEvent) -> None:
+    """The reader has moved: what it reads next there need not follow what it read before."""
+    for key in event.moved:
+        last.get(event.process, {}).pop(key, None)
+    if not event.moved:
+        last.pop(event.process, None)

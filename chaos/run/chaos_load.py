@@ -162,7 +162,7 @@ class ChaosLoad:
         partition = rng.choice(self.partitions)
         position = await consumer.position(partition, REQUEST_MS)
         consumer.seek(partition, max(0, position - rng.randrange(1, MOVED_MAX)))
-        self._recorder.moves(name)
+        self._recorder.moves(name, partition)
 
     async def _poll(self, consumer: Consumer, name: str) -> None:
         operation = self._recorder.begins_poll(name)
@@ -177,7 +177,7 @@ class ChaosLoad:
             if error.topic_partition is None:
                 raise
             consumer.seek(error.topic_partition, error.divergent_offset or 0)
-            self._recorder.moves(name)
+            self._recorder.moves(name, error.topic_partition)
         except MinibrokerError as error:
             self._recorder.poll_failed(operation, error)
             raise

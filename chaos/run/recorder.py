@@ -6,6 +6,8 @@ Owns: the history of one run, in memory and in its file, and what was acknowledg
 from collections.abc import Callable
 from typing import BinaryIO
 
+import msgspec
+
 from minibroker.chaos.history.client_history import (
     Answered,
     EventLog,
@@ -145,9 +147,10 @@ class Recorder:
         self.note(error)
         self.log.complete(self.now(), operation, "fail", error=in_short(error))
 
-    def moves(self, process: str) -> None:
-        """A consumer has sought: its next records need not follow those before."""
+    def moves(self, process: str, partition: TopicPartition) -> None:
+        """A consumer has sought there: its next records need not follow those before."""
         self._at_once(process, "assign", "ok")
+        self.log.events[-1] = msgspec.structs.replace(self.log.events[-1], moved=(str(partition),))
 
     # ------------------------------------------------------------------------------------------------------- faults
     def nemesis(self, text: str) -> None:

@@ -112,6 +112,27 @@ def test_record_that_is_read_otherwise_than_it_was_written_convicts(
     assert "producer-1.0/3" in verdict.reasons[0], verdict.reasons
 
 
+def test_records_that_a_seek_elsewhere_loses_convict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that moves in one partition reads on in the others. All of it counted as moved."""
+    seek, getmany = Consumer.seek, Consumer.getmany
+    losing: dict[Consumer, set[TopicPartition]] = {}
+
+    def seeking(self: Consumer, partition: TopicPartition, offset: int) -> None:
+        seek(self, partition, offset)
+        losing[self] = {*self.assignment()} - {partition}
+
+    async def losing_one(self: Consumer, *partitions: TopicPartition, **limits: Any) -> Any:
+        found = await getmany(self, *partitions, **limits)
+        hurt = losing.pop(self, set()) if found else set()
+        return {each: records[each in hurt :] for each, records in found.items()}
+
+    monkeypatch.setattr(Consumer, "seek", seeking)
+    monkeypatch.setattr(Consumer, "getmany", losing_one)
+    report = run(tmp_path, faults="kill:leader")
+    assert report.verdict.outcome == "convicted"
+    assert {*report.anomaly_counts} == {"poll-skip", "offset-gap"}
+
+
 def test_reader_that_is_told_of_a_truncated_log_convicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was below a high watermark is ever truncated. The reader went back and read the same again."""
     getmany, calls = Consumer.getmany, itertools.count()
