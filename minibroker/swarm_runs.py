@@ -32,6 +32,8 @@ LOADED_RUNS_TO_SEE_ALL = 100
 RUNS_PER_PROCESS = 100
 """Then a worker is replaced, so that memory leaked by earlier runs is freed."""
 MUST_COUNT_SHARE = 0.95
+FEW_RUNS = 20
+"""Of which more than half must count: less is no accident of the draw."""
 NAMED_MAX = 20
 
 
@@ -185,7 +187,8 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         if self.must_enter_all:
             groups = self.coverage.grouped.items()
             found += [f"never entered in {self.runs} runs: {where}: {', '.join(names)}" for where, names in groups]
-        if self.runs >= RUNS_TO_SEE_ALL and self.counted < MUST_COUNT_SHARE * self.runs:
+        share = MUST_COUNT_SHARE if self.runs >= RUNS_TO_SEE_ALL else 0.5 if self.runs >= FEW_RUNS else 0.0
+        if self.counted < share * self.runs:
             found.append(f"only {self.counted} of {self.runs} runs count: {dict(list(self.not_counted.items())[:3])}")
         return found
 

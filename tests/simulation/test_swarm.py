@@ -185,6 +185,16 @@ def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> N
     assert any("sequence tail" in each for each in total.never_seen)
 
 
+def test_few_runs_of_which_most_show_nothing_are_a_failure_of_the_swarm() -> None:
+    """Of up to 199 runs none had to count: brokers that acknowledge nothing break no invariant."""
+    total = SwarmSummary()
+    for seed in range(20):
+        assert total.complaints == []
+        total.add(replace(run_result(seed), missing=("acknowledged records: 0 of 200",)))
+    (complaint,) = total.complaints
+    assert complaint.startswith("only 0 of 20 runs count")
+
+
 def test_failed_run_is_a_complaint_with_its_seed() -> None:
     total = SwarmSummary()
     total.add(run_result(17, "I21 lost"))
