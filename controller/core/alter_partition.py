@@ -102,17 +102,22 @@ def _is_legal(
 def _is_eligible(state: ControllerState, partition: TopicPartition, current: Leadership, member: BrokerState) -> bool:
     """Live, not shutting down, with a working log directory, and under the registration that the leader saw catch up.
 
-    A leader may name a member without an epoch (-1) only while that member stays in the ISR with a whole log: a replica
-    that joins must be the one that fetched (KIP-903, hardening rule 1). A leader that is shutting down still leads
-    because no other member could take over, so it alone may stay in the ISR.
+    A member stays only while it runs as recorded: one that was started again may have lost its tail, and a leader
+    that misses the controller's orders names its new registration all the same. It leaves first, by an election or by
+    the leader's proposal (hardening rule 1). A leader may name a member without an epoch (-1); a replica that joins
+    must be the one that fetched (KIP-903). A leader that is shutting down still leads because no other member could
+    take over, so it alone may stay in the ISR.
     """
     broker_id = member.broker_id
     if not state.is_online(partition, broker_id):
         return False
     if broker_id in state.shutting_down and broker_id != current.leader:
         return False
+    is_member = broker_id in current.in_sync_replicas
+    if is_member and not state.runs_as_recorded(current, broker_id):
+        return False
     if member.broker_epoch == NONE:
-        return broker_id in current.in_sync_replicas and state.runs_as_recorded(current, broker_id)
+        return is_member
     return state.is_registered_as(broker_id, member.broker_epoch)
 
 

@@ -204,6 +204,17 @@ def test_a_member_that_was_started_again_does_not_stay_without_an_epoch() -> Non
     assert checked(state, proposal(1, (2, -1), 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
+@pytest.mark.invariant("I31", "I4")
+def test_a_member_that_was_started_again_does_not_stay_under_its_present_epoch() -> None:
+    """A leader that answers no order does not learn that it was to leave. It follows again, with whatever a loss of
+    power has left to it, and the leader names its new registration. Recorded, it would lead as a member that ran on."""
+    state = cluster_state(1, broker(2, epoch=21, incarnation="new"), 3, now=leadership(1, 1, 2, 3))
+    assert checked(state, proposal(1, (2, 21))) is ErrorCode.INELIGIBLE_REPLICA
+    assert isinstance(checked(state, proposal(1, 3)), PartitionChange), "it may leave"
+    state = cluster_state(1, broker(2, epoch=21), 3, now=leadership(1, 1, 2, 3))
+    assert isinstance(checked(state, proposal(1, (2, 21))), PartitionChange), "a new session is no new start"
+
+
 def test_a_sole_leader_that_shuts_down_may_still_confirm_its_recovery() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, is_recovering=True), shutting_down=(1,))
     assert isinstance(checked(state, proposal(1)), PartitionChange)
