@@ -205,6 +205,8 @@ class ReplicaManager:
         self._back_offs.pop(topic_partition, None)
         self.log_directory.delete_log(topic_partition)  # on an error everything stays, for another attempt
         del self.partitions[topic_partition]
+        if partition.state.is_offline:
+            self.disk.on_changed()  # the next topic of this name is not offline, or is so anew
         topic, number = topic_partition
         self.observer.notify(ReplicaRemoved(topic=topic, partition=number, reason=reason))
 

@@ -20,3 +20,16 @@ async def test_the_log_of_the_deleted_topic_is_given_up(c: SimulatedHarness) -> 
     assert manager.partitions[FIRST] is another is not before
     assert before.state.role is Role.NONE, "what waited for it is answered"
     assert (another.log.topic_id, another.log.log_end_offset) == ("another topic", 0)
+
+
+@simulated(brokers=1, seed=42, settings=SETTINGS)
+async def test_the_controller_learns_that_an_offline_replica_is_gone(c: SimulatedHarness) -> None:
+    """Else the replica of the next topic of that name counts as reported when it goes offline: it stays leader to the
+    controller, and leads nothing, for ever."""
+    await c.create_topic(TOPIC)
+    await produce(c, 5)
+    manager, told = c.simulation.brokers[1].manager, list[bool]()
+    manager.disk.wait_for_descriptor(FIRST, replica(c, 1))
+    manager.disk.on_changed = lambda: told.append(FIRST in manager.partitions)
+    manager.drop(FIRST, "the topic is being deleted")
+    assert told == [False]
