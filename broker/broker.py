@@ -41,7 +41,6 @@ from minibroker.broker.owned_tasks import end_process_on_bug
 from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replicas.witness import WitnessWriter
-from minibroker.broker.replication.state import Role
 from minibroker.broker.requests.authentication import Authentication
 from minibroker.broker.requests.controller_epochs import ControllerEpochs
 from minibroker.broker.requests.handlers import VERSION, ControllerRole, RequestHandlers
@@ -229,7 +228,7 @@ class Broker:
             broker_id=config.broker_id,
             broker_epoch=lambda: self.registration.broker_epoch,
             controller_address=self.manager.controller_address,
-            offline_partitions=self._offline_partitions,
+            offline_partitions=self.manager.offline_partitions,
             leads=self._leads,
             request_timeout_ms=min(config.request_timeout_ms, SHUTDOWN_STEP_MS),
             observer=self.events,
@@ -429,6 +428,3 @@ class Broker:
     def _leads(self, name: TopicPartition) -> bool:
         partition = self.manager.partitions.get(name)
         return partition is not None and partition.state.is_leader
-
-    def _offline_partitions(self) -> list[TopicPartition]:
-        return [tp for tp, p in sorted(self.manager.partitions.items()) if p.state.role is Role.OFFLINE]

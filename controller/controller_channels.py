@@ -12,7 +12,7 @@ import msgspec
 
 from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.core.accepted_loss import Logs
-from minibroker.controller.core.broker_answers import events_of
+from minibroker.controller.core.broker_answers import events_of, offline_in
 from minibroker.controller.core.control_requests import ControllerIdentity, live_brokers
 from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker, ReplicaLog
 from minibroker.controller.core.events import (
@@ -128,6 +128,8 @@ class ControllerChannels:
 
     def _on_answer(self, broker: RegisteredBroker, request: Request, response: Response) -> None:
         if broker.broker_id in self._state.unresponsive:
+            for event in offline_in(broker, response):  # first: the elections that wait for this answer take no other
+                self._on_event(event)
             self._on_event(BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
         for event in events_of(broker, request, response):
             self._on_event(event)

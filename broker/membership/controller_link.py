@@ -6,7 +6,7 @@ Source: replication rules, section 9; hardening rule 13.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from minibroker.protocol.counted import some_of
@@ -94,7 +94,7 @@ class ControllerLink:
         if is_known and not unreported:  # what failed again may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
-        response = await self._ask(_group(offline))
+        response = await self._ask(grouped(offline))
         if response is None:
             return False
         is_repeated = self._reported == (epoch, offline)
@@ -143,7 +143,8 @@ class ControllerLink:
             return None
 
 
-def _group(partitions: tuple[TopicPartition, ...]) -> list[TopicPartitions]:
+def grouped(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    """As messages name them."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)

@@ -210,6 +210,9 @@ class ReplicaManager:
         topic, number = topic_partition
         self.observer.notify(ReplicaRemoved(topic=topic, partition=number, reason=reason))
 
+    def offline_partitions(self) -> list[TopicPartition]:
+        return sorted(name for name, each in self.partitions.items() if each.state.is_offline)
+
     def brokers_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """The controller sent other live brokers, or changes of these partitions, so that other replicas may join their
         ISRs. Only these are checked, because consecutive requests each name a few of very many partitions."""

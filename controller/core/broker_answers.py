@@ -42,6 +42,17 @@ def events_of(broker: RegisteredBroker, request: Request, response: Response) ->
     return []
 
 
+def offline_in(broker: RegisteredBroker, response: Response) -> list[ControllerEvent]:
+    """The replicas of this registration that the answer says are offline. This controller may not know of them: it has
+    just taken over, or the broker reported them under an earlier registration."""
+    if not isinstance(response, UpdateMetadataResponse):
+        return []
+    named = ((topic.topic_name, each) for topic in response.offline_partitions for each in topic.partitions)
+    offline = tuple(TopicPartition(name, number) for name, number in named)
+    event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=offline)
+    return [event] if offline else []
+
+
 def _erased_by(broker_id: int, topic: StopReplicaTopic, response: StopReplicaResponse) -> ReplicasErased:
     refused = {
         each.partition_index

@@ -123,8 +123,16 @@ class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
     topic_states: Annotated[list[UpdateMetadataTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
+class TopicPartitions(Message, frozen=True, kw_only=True):
+    topic_name: TopicName
+    partitions: Annotated[list[PartitionIndex], Meta(max_length=PARTITIONS_MAX)]
+
+
 class UpdateMetadataResponse(Response, frozen=True, kw_only=True):
     controller_unreachable_ms: I64 = 0  # about: ours: how long this leader's AlterPartition requests have got no answer
+    # about: ours: the replicas of this broker that are offline now: a new controller, or one that hears from this
+    # registration for the first time, knows of none
+    offline_partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_MAX)] = []
 
 
 class StopReplicaPartition(Message, frozen=True, kw_only=True):
@@ -151,11 +159,6 @@ class StopReplicaResponse(Response, frozen=True, kw_only=True):
 
 
 # ---------------------------------------------------------------------------------------- from broker to controller
-class TopicPartitions(Message, frozen=True, kw_only=True):
-    topic_name: TopicName
-    partitions: Annotated[list[PartitionIndex], Meta(max_length=PARTITIONS_MAX)]
-
-
 class ControlledShutdownRequest(Request, frozen=True, kw_only=True):
     broker_id: BrokerId
     broker_epoch: BrokerEpoch

@@ -10,6 +10,7 @@ from minibroker.broker.membership.metadata_image import MetadataChange, Metadata
 from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX, RequestHandlers
 from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire import messages as m
 from minibroker.simulation.world.loop import Unhandled
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
@@ -126,15 +127,19 @@ def test_each_request_of_a_controller_that_is_admitted_has_its_consequences(name
         return change
 
     orders = SimpleNamespace(leader_and_isr=changed, stop_replica=changed)
+    manager = SimpleNamespace(orders=orders, alter_partition=SimpleNamespace(unreachable_ms=lambda: 0))
+    manager.offline_partitions = lambda: [TopicPartition("a", 3)]
     handlers = SimpleNamespace(
         _image=SimpleNamespace(apply_leader_and_isr=changed, apply_update=changed, admit=changed),
         _registration=SimpleNamespace(broker_epoch=7),
-        _manager=SimpleNamespace(orders=orders, alter_partition=SimpleNamespace(unreachable_ms=lambda: 0)),
+        _manager=manager,
         _after=told.append,
     )
     body = SimpleNamespace(controller_id=1, controller_epoch=2, broker_epoch=7)
-    getattr(RequestHandlers, name)(handlers, cast(Any, None), body)
+    answer = getattr(RequestHandlers, name)(handlers, cast(Any, None), body)
     assert told == ([] if is_refused else [change])
+    if name == "_update_metadata" and not is_refused:
+        assert answer.offline_partitions == [m.TopicPartitions(topic_name="a", partitions=[3])], "it knows of none"
 
 
 def test_each_answered_request_is_counted() -> None:

@@ -33,10 +33,18 @@ from minibroker.controller.core.events import (
     LivenessConnectionLost,
     LogsReceived,
     ReplicasErased,
+    ReplicasFailed,
     Send,
 )
 from minibroker.controller.detection.liveness_connection import STEADY_SECONDS
-from minibroker.protocol.wire.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, ReplicaLogInfo
+from minibroker.protocol.wire.messages import (
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    ReplicaLogInfo,
+    TopicPartitions,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
 from minibroker.protocol.wire.messages import ReplicaLogInfoTopic as LogsOfTopic
 from tests.authenticated import dialer
 from tests.controller.cluster import LISTENER, PORT, Cluster, simulated
@@ -132,6 +140,15 @@ async def it_answers_for_the_first_time(scene: Scene) -> None:
     await scene.channels.all_answered()
 
 
+async def it_answers_for_the_first_time_with_offline_replicas(scene: Scene) -> None:
+    """A new controller knows of none, and would elect one; the members that are down would leave the ISR for it."""
+    offline = [TopicPartitions(topic_name="lines", partitions=[0])]
+    scene.cluster.brokers[2].answers[UpdateMetadataRequest] = UpdateMetadataResponse(offline_partitions=offline)
+    await it_answers_for_the_first_time(scene)
+    scene.state.unresponsive = frozenset()
+    await it_answers_as_usual(scene)
+
+
 async def it_answers_as_usual(scene: Scene) -> None:
     scene.greet()
     await scene.channels.all_answered()
@@ -184,6 +201,10 @@ HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
         LivenessConnectionHeld(broker_id=2, broker_epoch=epoch),
     ],
     it_answers_for_the_first_time: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
+    it_answers_for_the_first_time_with_offline_replicas: lambda epoch: [
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
+        BrokerAnswered(broker_id=2, broker_epoch=epoch),
+    ],
     it_answers_as_usual: lambda epoch: [],
     it_has_deleted_a_replica: lambda epoch: [ReplicasErased(broker_id=2, topic="lines", topic_id="t1", erased=(0,))],
     it_says_what_its_log_holds: lambda epoch: [

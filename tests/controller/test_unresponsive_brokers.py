@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
-from minibroker.controller.core.election import elect, elect_preferred
+from minibroker.controller.core.election import PartitionChange, elect, elect_preferred
 from minibroker.controller.core.events import (
     AnswersDue,
     BrokerAnswered,
@@ -13,6 +13,7 @@ from minibroker.controller.core.events import (
     ControllerEffect,
     LeaderCutOff,
     RegistrationsChanged,
+    ReplicasFailed,
     Resign,
     TookOver,
     Unregister,
@@ -42,6 +43,10 @@ def leaders(effects: list[ControllerEffect]) -> list[int | None]:
     return [c.after.leader for each in effects if isinstance(each, WriteLeaderships) for c in each.changes]
 
 
+def changes(effects: list[ControllerEffect]) -> list[PartitionChange]:
+    return [change for each in effects if isinstance(each, WriteLeaderships) for change in each.changes]
+
+
 def of(kind: type[ControllerEffect], effects: list[ControllerEffect]) -> list[ControllerEffect]:
     return [each for each in effects if isinstance(each, kind)]
 
@@ -60,6 +65,17 @@ def test_new_controller_elects_among_those_that_answered_in_time() -> None:
     step(state, TookOver())
     step(state, answered(3))
     assert leaders(step(state, AnswersDue())) == [3]
+
+
+@pytest.mark.invariant("I28")
+def test_replica_that_an_answer_names_as_offline_is_not_elected_for_that_answer() -> None:
+    """Broker 1, which is down, has all records. It would no longer be in the ISR when it is back."""
+    state = cluster_state(2, 3, now=leadership(1, 1, 2))
+    assert leaders(step(state, TookOver())) == []
+    assert leaders(step(state, answered(3))) == []
+    step(state, ReplicasFailed(broker_id=2, broker_epoch=20, partitions=(T0,)))
+    assert state.leaderships[T0].in_sync_replicas == (1, 2)
+    assert [change.after.in_sync_replicas for change in changes(step(state, answered(2)))] == [(1, 2)]
 
 
 @pytest.mark.invariant("I34")
