@@ -18,7 +18,7 @@ So a half-done election of a failed controller is finished without knowing that 
        their logs; it alone is the ISR. A member that has another log directory now does not lead
     5. unclean election, where it is allowed: the restarted member that lost least. It waits only for those that must
        be asked first (`choose` with is_patient=False). If none has anything: the first eligible replica, one on its old
-       log directory first, then one that answers. The leader alone is the ISR
+       log directory first, then one that answers, once all had time to answer. The leader alone is the ISR
     6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
@@ -84,7 +84,7 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
         return _change(
             state, partition, before, before.leader, [before.leader], f"{reason}; no other replica can take over"
         )
-    why_no_leader, is_waiting = "no in-sync replica is live", False
+    why_no_leader, is_waiting = "no in-sync replica is live", state.is_gathering
     have_nothing = [each for each in eligible if each in members and not state.has_its_directory(before, each)]
     if present and not unrestarted:
         choice = restarted_members.choose(state, partition, before)
@@ -96,7 +96,7 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
             if choice.leader is not None:
                 why = f"{reason}; unclean election, records may be lost: {choice.reason}"
                 return _change(state, partition, before, choice.leader, [choice.leader], why, is_unclean=True)
-            is_waiting = bool(choice.waits_for)
+            is_waiting = is_waiting or bool(choice.waits_for)
             have_nothing = members
     if eligible and not is_waiting and state.allows_unclean_election(partition.topic):
         why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"

@@ -76,7 +76,9 @@ def _may_wait(state: ControllerState, partition: TopicPartition, broker_id: Brok
     """Whether its election may wait for this broker's answer: a cheap check, for thousands of partitions may not."""
     leadership = state.leaderships.get(partition)
     leader = None if leadership is None else leadership.leader
-    return leader in (None, broker_id) or leader not in state.brokers or leader in state.unresponsive
+    if leader in (None, broker_id) or leader not in state.brokers:
+        return True
+    return leader in state.unresponsive or leader in state.shutting_down
 
 
 def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[ControllerEffect]:

@@ -109,6 +109,25 @@ def test_a_member_takes_over_from_a_leader_that_is_gone_as_soon_as_it_answers() 
     assert leaders(step(state, answered(2))) == [2]
 
 
+@pytest.mark.invariant("I36")
+def test_a_member_takes_over_from_a_leader_that_shuts_down_as_soon_as_it_answers() -> None:
+    """The stop may take long, with a disk that hangs, and a broker that shuts down is not replaced for its silence."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2), shutting_down=(1,))
+    state.unresponsive = frozenset({2})
+    assert elect(state, T0, "broker 1 is shutting down") is None
+    assert leaders(step(state, answered(2))) == [2]
+
+
+def test_new_controller_elects_no_outsider_before_all_had_time_to_answer() -> None:
+    """It alone would be the ISR, and nothing replaces it if it does not answer."""
+    state = cluster_state(1, 2, 3, now=leadership(2, 2), unclean=True)
+    step(state, TookOver())
+    failed = ReplicasFailed(broker_id=2, broker_epoch=20, partitions=(T0,))
+    assert leaders(step(state, failed)) == [None]
+    step(state, answered(3))
+    assert leaders(step(state, AnswersDue())) == [3]
+
+
 @pytest.mark.parametrize(
     ("leader", "unresponsive", "may_wait"),
     [(None, (), True), (2, (), True), (3, (), False), (3, (3,), True), (3, (1,), False), (9, (), True)],
