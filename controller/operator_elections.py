@@ -6,15 +6,16 @@ elects only what the order confirms of an earlier preview. Leaves to others: the
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.core.accepted_loss import Logs, choice_of, preview
-from minibroker.controller.core.controller_state import LossChoice
+from minibroker.controller.core.controller_state import LossChoice, RegisteredBroker, ReplicaLog
 from minibroker.controller.core.events import LossAccepted
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
+from minibroker.protocol.ids import NONE, BrokerEpoch, BrokerId, TopicPartition, from_wire
 from minibroker.protocol.wire.messages import (
     PARTITIONS_MAX,
     ConfirmedElection,
@@ -68,18 +69,25 @@ def _asked_about(active: ActiveController, request: ElectLeadersRequest) -> list
 
 
 async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> Logs:
-    """The logs of those live replicas that answer in time."""
-    state = active.state
+    """The logs of those live replicas that answer in time. A broker that registers meanwhile is asked, too: it may be
+    the one whose records the operator gives up for lost."""
+    found: dict[BrokerId, Mapping[TopicPartition, ReplicaLog]] = {}
+    asked: set[BrokerEpoch] = set()
+    while new := [each for each in active.state.live_brokers() if each.broker_epoch not in asked]:
+        asked |= {each.broker_epoch for each in new}
+        for each in new:
+            found.pop(each.broker_id, None)
+        for answer in await asyncio.gather(*(_logs_of(active, each, partitions) for each in new)):
+            found.update(answer)
+    return found
 
-    async def ask(broker_id: BrokerId) -> Logs:
-        held = [each for each in partitions if broker_id in state.assignment(each)]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await active.channels.logs_of(state.brokers[broker_id], held) if held else {}
-        return {}
 
-    answers = await asyncio.gather(*(ask(each) for each in sorted(state.brokers)))
-    return {broker_id: logs for answer in answers for broker_id, logs in answer.items()}
+async def _logs_of(active: ActiveController, broker: RegisteredBroker, partitions: list[TopicPartition]) -> Logs:
+    held = [each for each in partitions if broker.broker_id in active.state.assignment(each)]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await active.channels.logs_of(broker, held) if held else {}
+    return {}
 
 
 def _result(active: ActiveController, present: ElectionPreview, choice: LossChoice | str) -> ElectionPreview:

@@ -18,7 +18,7 @@ from minibroker.controller.core import restarted_members
 from minibroker.controller.core.controller_state import ControllerState, LossChoice, ReplicaLog
 from minibroker.controller.core.election import LOG_EPOCH_MAX, PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
+from minibroker.protocol.ids import NONE, BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.wire.message_types import clipped
 from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionPreview
 
@@ -112,7 +112,13 @@ def choice_of(state: ControllerState, confirmed: ConfirmedElection, now: Electio
         leader_epoch=confirmed.leader_epoch,
         latest_epoch_in_logs=latest_epoch_in(now),
         broker_epoch=state.brokers[confirmed.leader].broker_epoch,
+        live_members=_live_members(state, partition),
     )
+
+
+def _live_members(state: ControllerState, partition: TopicPartition) -> tuple[BrokerEpoch, ...]:
+    members = state.leaderships[partition].in_sync_replicas
+    return tuple(state.brokers[each].broker_epoch for each in members if each in state.brokers)
 
 
 def latest_epoch_in(now: ElectionPreview) -> int:
@@ -131,6 +137,7 @@ def elect_as_chosen(state: ControllerState, choices: tuple[LossChoice, ...]) -> 
             and not state.is_being_deleted(choice.partition.topic)
             and state.is_eligible(choice.partition, choice.leader)
             and state.brokers[choice.leader].broker_epoch == choice.broker_epoch
+            and set(_live_members(state, choice.partition)) <= set(choice.live_members)  # a new one may have more
         ):
             reason = "an operator accepts the loss of what other members of the ISR held"
             changes.append(

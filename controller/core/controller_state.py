@@ -92,6 +92,8 @@ class LossChoice(msgspec.Struct, frozen=True, kw_only=True):
     data was put in."""
     broker_epoch: BrokerEpoch
     """Of the registration that reported what its log holds."""
+    live_members: tuple[BrokerEpoch, ...] = ()
+    """Registrations of ISR members that were asked what their logs hold."""
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, latest_epoch_in, preview
-from minibroker.controller.core.controller_state import ControllerState, Deletion, LossChoice
+from minibroker.controller.core.controller_state import ControllerState, Deletion, LossChoice, RegisteredBroker
 from minibroker.controller.core.election import LOG_EPOCH_MAX
+from minibroker.controller.core.events import LossAccepted
 from minibroker.controller.operator_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import ElectLeadersRequest, confirmation_of
+from minibroker.protocol.wire.messages import (
+    ElectionPreview,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    Response,
+    confirmation_of,
+)
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 
@@ -99,6 +109,85 @@ def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match(epoch: i
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader_epoch=epoch - 1),)) == []
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, leader=3),)) == []
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, broker_epoch=1),)) == []
+
+
+def test_a_loss_is_not_accepted_of_a_member_that_has_registered_since() -> None:
+    """It may have all the records, and is asked now."""
+    state = cluster_state(1, 2, now=leadership(None, 1, 3, epoch=6))
+    offer = preview(state, T0, {1: {T0: log(5)}, 2: {T0: log(20)}}, None)
+    choice = choice_of(state, confirmation_of(offer), offer)
+    assert isinstance(choice, LossChoice)
+    assert [each.after.leader for each in elect_as_chosen(state, (choice,))] == [2]
+    state.brokers = {**state.brokers, 3: broker(3)}
+    assert elect_as_chosen(state, (choice,)) == []
+
+
+class AskedController:
+    """A controller with a partition whose only in-sync replica is down. Each broker takes a moment to answer."""
+
+    def __init__(self, change: Callable[[ControllerState], None]) -> None:
+        self.state = cluster_state(2, 3, now=leadership(None, 1))
+        self.channels = self
+        self.accepted: list[LossChoice] = []
+        self._change: Callable[[ControllerState], None] | None = change
+
+    async def gathered(self) -> None: ...
+
+    async def logs_of(self, asked: RegisteredBroker, _: object) -> Logs:
+        await asyncio.sleep(0)
+        if self._change is not None:
+            self._change(self.state)
+        self._change = None
+        return {asked.broker_id: {T0: log(100 if asked.broker_id == 1 else 60)}}
+
+    async def run_queued(self, work: Callable[[], Awaitable[Response]]) -> Response:
+        return await work()
+
+    async def process(self, event: LossAccepted) -> None:
+        self.accepted += event.choices
+
+    async def ask(self, request: ElectLeadersRequest) -> ElectionPreview:
+        response = await elect_leaders(cast(ActiveController, self), request)
+        assert isinstance(response, ElectLeadersResponse)
+        return response.partitions[0]
+
+
+def nothing(_: ControllerState) -> None: ...
+
+
+def comes_back(state: ControllerState) -> None:
+    state.brokers = {**state.brokers, 1: broker(1, epoch=99, incarnation="n1")}
+
+
+def leaves(state: ControllerState) -> None:
+    state.brokers = {2: state.brokers[2]}
+
+
+@pytest.mark.parametrize(("change", "leaders"), [(nothing, [2]), (comes_back, []), (leaves, [2])])
+def test_a_broker_that_comes_or_goes_while_others_are_asked(
+    change: Callable[[ControllerState], None], leaders: list[int]
+) -> None:
+    """One that registers meanwhile is asked, too: it may be the one whose records the operator gives up for lost."""
+
+    async def story() -> list[int]:
+        offer = await AskedController(nothing).ask(ElectLeadersRequest())
+        assert (offer.chosen, offer.candidates[0].problem) == (2, "is not registered")
+        active = AskedController(change)
+        await active.ask(ElectLeadersRequest(confirmed=[confirmation_of(offer)]))
+        return [each.leader for each in active.accepted]
+
+    assert asyncio.run(story()) == leaders
+
+
+def test_a_broker_that_leaves_before_it_is_asked_ends_no_process() -> None:
+    async def story() -> str | None:
+        active = AskedController(nothing)
+        asking = asyncio.ensure_future(active.ask(ElectLeadersRequest()))
+        await asyncio.sleep(0)
+        leaves(active.state)
+        return (await asking).candidates[2].problem
+
+    assert asyncio.run(story()) == "is not registered"
 
 
 def test_an_order_is_refused_when_the_preview_has_changed() -> None:
