@@ -18,8 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from minibroker.controller.controller_election import ControllerFence
-from minibroker.controller.core.controller_state import Leadership, RegisteredBroker, Topic
-from minibroker.controller.core.election import LOG_EPOCH_MAX
+from minibroker.controller.core.controller_state import LOG_EPOCH_MAX, Leadership, RegisteredBroker, Topic
 from minibroker.controller.core.events import TopicsChanged
 from minibroker.controller.core.ignored_nodes import IgnoredNodes
 from minibroker.protocol import znodes

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import msgspec
 
 from minibroker.controller.core import restarted_members
-from minibroker.controller.core.controller_state import ControllerState, LossChoice, ReplicaLog
-from minibroker.controller.core.election import LOG_EPOCH_MAX, PartitionChange, change_to
+from minibroker.controller.core.controller_state import LOG_EPOCH_MAX, ControllerState, LossChoice, ReplicaLog
+from minibroker.controller.core.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.wire.message_types import clipped
@@ -72,8 +72,8 @@ def _candidate(state: ControllerState, partition: TopicPartition, logs: Logs, br
         problem = "is shutting down"
     elif log is None:
         problem = "does not answer"
-    elif log.damage is not None:
-        problem = f"has a damaged log: {log.damage}"
+    elif (damage := restarted_members.damage_of(leadership, log)) is not None:
+        problem = f"has a damaged log: {damage}"
     elif log.unavailable is not None or not state.is_online(partition, broker_id):
         problem = "has an offline replica"
     elif restarted_members.is_of_another_topic(state, partition, log):

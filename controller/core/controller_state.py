@@ -22,6 +22,9 @@ import msgspec
 
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicPartition
 
+LOG_EPOCH_MAX = 2**30
+"""A later leader epoch in a log is a flipped bit: no cluster has so many elections, and few more would fit."""
+
 
 class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     """One registration under /brokers/ids."""

@@ -25,11 +25,8 @@ So a half-done election of a failed controller is finished without knowing that 
 import msgspec
 
 from minibroker.controller.core import restarted_members
-from minibroker.controller.core.controller_state import ControllerState, Leadership, check_leadership
+from minibroker.controller.core.controller_state import LOG_EPOCH_MAX, ControllerState, Leadership, check_leadership
 from minibroker.protocol.ids import BrokerId, TopicPartition
-
-LOG_EPOCH_MAX = 2**30
-"""A later leader epoch in a log is a flipped bit: no cluster has so many elections, and few more would fit."""
 
 
 class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from minibroker.controller.core.controller_state import ControllerState, Leadership, ReplicaLog
+from minibroker.controller.core.controller_state import LOG_EPOCH_MAX, ControllerState, Leadership, ReplicaLog
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 UNDISTURBED_MIN = 2
@@ -148,8 +148,8 @@ def standing(
         return Standing(broker_id=broker_id, is_waited_for=True, must_be_asked=True, problem=problem)
     if broker_id in state.unresponsive:
         return Standing(broker_id=broker_id, is_waited_for=True, problem="does not answer any more")
-    if log.damage is not None:
-        return Standing(broker_id=broker_id, problem=f"has a damaged log: {log.damage}")
+    if (damage := damage_of(leadership, log)) is not None:
+        return Standing(broker_id=broker_id, problem=f"has a damaged log: {damage}")
     if log.unavailable is not None or not state.is_online(partition, broker_id):
         return Standing(broker_id=broker_id, is_waited_for=True, problem="has an offline replica")
     recorded = leadership.incarnation_of(broker_id)
@@ -160,6 +160,13 @@ def standing(
         return Standing(broker_id=broker_id, is_absent=True, problem="has no log, and may have had one")
     is_proven = log.exists and recorded in log.whole_since
     return Standing(broker_id=broker_id, log=log, is_proven=is_proven, is_undisturbed=is_undisturbed or is_proven)
+
+
+def damage_of(leadership: Leadership, log: ReplicaLog) -> str | None:
+    """Why the log must not be trusted. One whose last epoch is impossible would refuse to lead a possible one."""
+    if log.damage is None and log.last_epoch > max(LOG_EPOCH_MAX, leadership.leader_epoch):
+        return f"its last record has leader epoch {log.last_epoch}, and the partition is in {leadership.leader_epoch}"
+    return log.damage
 
 
 def is_of_another_topic(state: ControllerState, partition: TopicPartition, log: ReplicaLog) -> bool:

@@ -12,8 +12,13 @@ import pytest
 
 from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, latest_epoch_in, preview
-from minibroker.controller.core.controller_state import ControllerState, Deletion, LossChoice, RegisteredBroker
-from minibroker.controller.core.election import LOG_EPOCH_MAX
+from minibroker.controller.core.controller_state import (
+    LOG_EPOCH_MAX,
+    ControllerState,
+    Deletion,
+    LossChoice,
+    RegisteredBroker,
+)
 from minibroker.controller.core.events import LossAccepted
 from minibroker.controller.operator_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode
@@ -45,6 +50,14 @@ def test_a_possibly_corrupt_epoch_outvotes_no_undisturbed_log() -> None:
     undisturbed = log(40, epoch=2, undisturbed_since=frozenset(["i1"]))
     assert preview(state, T0, {1: {T0: undisturbed}, 2: {T0: log(20, epoch=258)}}, None).chosen == 1
     assert preview(state, T0, {1: {T0: undisturbed}, 2: {T0: log(60, epoch=3)}}, None).chosen == 2
+
+
+def test_a_log_with_an_impossible_epoch_is_not_offered() -> None:
+    """Its broker would refuse to lead any epoch that is possible."""
+    state = cluster_state(1, 2, now=leadership(None, 3))
+    offer = preview(state, T0, {1: {T0: log(40, epoch=LOG_EPOCH_MAX + 1)}, 2: {T0: log(20)}}, None)
+    assert offer.chosen == 2
+    assert "leader epoch 1073741825" in str(offer.candidates[0].problem)
 
 
 def test_a_log_that_ends_below_what_another_knows_to_be_committed_is_not_offered_first() -> None:

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from minibroker.controller.core.election import LOG_EPOCH_MAX
+from minibroker.controller.core.controller_state import LOG_EPOCH_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import TopicPartition

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from minibroker.controller.core.controller_state import (
+    LOG_EPOCH_MAX,
     ControllerState,
     Deletion,
     Leadership,
     RegisteredBroker,
     ReplicaLog,
 )
-from minibroker.controller.core.election import LOG_EPOCH_MAX, elect
+from minibroker.controller.core.election import elect
 from minibroker.controller.core.events import (
     AnswersDue,
     AskLogs,
@@ -214,6 +215,18 @@ def test_a_new_epoch_is_above_those_of_all_logs(others: ReplicaLog, epoch: int) 
     after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
     assert after is not None
     assert (after.leader, after.leader_epoch) == (1, epoch)
+
+
+@pytest.mark.invariant("I36")
+@pytest.mark.parametrize("epoch", [5, LOG_EPOCH_MAX + 9])
+def test_a_log_with_an_impossible_epoch_does_not_lead(epoch: int) -> None:
+    """A bit of its last batch flipped, which no CRC covers. Its broker would refuse any epoch that is possible, and as
+    the only member of the ISR it would keep the partition without a leader for ever."""
+    now = leadership(None, 1, 2, epoch=epoch)
+    logs = {1: log(9, epoch=LOG_EPOCH_MAX + 6), 2: log(9)}
+    after = elected(cluster_state(again(1), again(2), now=now, logs=logs))
+    assert after is not None
+    assert (after.leader, after.leader_epoch) == ((2, 6) if epoch == 5 else (1, epoch + 1))
 
 
 def test_the_only_member_does_not_lead_without_a_log_that_it_may_have_had() -> None:
