@@ -367,7 +367,7 @@ class Partition:
         if not effect.producers:
             return ProducerStates(is_incomplete=effect.producers is None and effect.offset > 0)
         try:
-            return ProducerStates.load(effect.producers)
+            return ProducerStates.load(effect.producers, end_offset=effect.offset)
         except CorruptSnapshot as error:
             log.error("%s: the producer states sent by the leader are not readable: %s", self.topic_partition, error)
             return ProducerStates(is_incomplete=True)

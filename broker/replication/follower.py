@@ -42,6 +42,7 @@ from minibroker.broker.replication.state import (
     TruncationRule,
 )
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import MAX_SEGMENT_OFFSET
 from minibroker.protocol.record_batch import BatchHeader
 
 ALIGNMENTS_WITHOUT_PROGRESS_MAX = 2
@@ -174,7 +175,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
     if event.error_code is not ErrorCode.NONE:
         _on_error(state, event.error_code, effects)
         return
-    if event.log_start_offset > event.log_end_offset:
+    if not 0 <= event.log_start_offset <= min(event.log_end_offset, MAX_SEGMENT_OFFSET):
         effects.append(Warn(message=f"leader claims a log from {event.log_start_offset} to {event.log_end_offset}"))
         effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
         return

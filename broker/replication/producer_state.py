@@ -326,17 +326,20 @@ class ProducerStates:
         return states.snapshot() if chosen or states.is_incomplete else b""
 
     @classmethod
-    def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":
+    def load(
+        cls, content: bytes, place: SnapshotPlace | None = None, end_offset: int = MAX_OFFSET
+    ) -> "ProducerStates":
         """The states of a snapshot. Raises CorruptSnapshot, also for a snapshot of another log, end offset or
-        leader epoch, which is true only there."""
+        leader epoch, which is true only there. `end_offset`: of one that names no place, where its log begins."""
         found = _decoded(content, _DECODER, place)
+        end_offset = end_offset if place is None else place.offset
         producers, incomplete_since_ms = found.producers, found.incomplete_since_ms
         if incomplete_since_ms is not None and not 0 <= incomplete_since_ms <= MAX_OFFSET:
             raise CorruptSnapshot(f"producers are missing since {incomplete_since_ms}")
         states = cls()
         states._incomplete_since_ms = incomplete_since_ms
         for producer_id, producer_epoch, appended_ms, batches in producers:
-            problem = _misfit(producer_id, producer_epoch, appended_ms, batches, place)
+            problem = _misfit(producer_id, producer_epoch, appended_ms, batches, end_offset)
             if problem is None and producer_id in states._states:
                 problem = "is named twice"
             if problem is not None:
@@ -382,7 +385,7 @@ def _misfit(
     producer_epoch: int,
     appended_ms: int,
     batches: Sequence[ProducedBatch],
-    place: SnapshotPlace | None,
+    end_offset: int,
 ) -> str | None:
     """Why no log can have these states of a producer: a valid checksum proves that they were written, not that they
     are true."""
@@ -392,9 +395,9 @@ def _misfit(
         return f"wrote at {appended_ms}"
     if not 1 <= len(batches) <= BATCHES_REMEMBERED:
         return f"has {len(batches)} batches"
-    at, end = 0, MAX_OFFSET if place is None else place.offset
+    at = 0
     for batch in batches:
-        is_in_place = at <= batch.base_offset <= batch.last_offset < end
+        is_in_place = at <= batch.base_offset <= batch.last_offset < end_offset
         is_in_range = all(0 <= each <= SEQUENCE_MAX for each in batch[:2]) and 0 <= batch.crc < 2**32
         count = (batch.last_sequence - batch.first_sequence) & SEQUENCE_MAX
         if not is_in_place or not is_in_range or count != batch.last_offset - batch.base_offset:

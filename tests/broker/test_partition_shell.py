@@ -243,6 +243,18 @@ def test_a_reset_log_has_the_producers_that_the_leader_sent() -> None:
 
 
 @pytest.mark.invariant("I25")
+@pytest.mark.parametrize(("offset", "is_believed"), [(5, True), (4, False), (3, False)])
+def test_producers_of_batches_that_a_reset_log_will_not_have_are_not_believed(offset: int, is_believed: bool) -> None:
+    """A leader sends the batches in front of its log start, here those up to 4. A retry of any other batch would wait
+    for an offset that this log has not reached, which is a failed assertion once it leads."""
+    sent = ProducerStates()
+    sent.update(make_batch(3, records=2, producer=(7, 0, 0))[0])
+    shell = cast(Any, SimpleNamespace(topic_partition=PARTITION))
+    known = Partition._producers_from_leader(shell, ev.ResetTo(offset=offset, producers=sent.snapshot()))
+    assert (len(known) == 1, known.is_incomplete) == (is_believed, not is_believed)
+
+
+@pytest.mark.invariant("I25")
 def test_a_log_that_a_truncation_resets_does_not_know_who_wrote_in_front(caplog: pytest.LogCaptureFixture) -> None:
     """The leader was not asked for its producers: an unanswered retry may be in its log."""
     for offset, sent, is_incomplete in ((9, None, True), (0, None, False), (9, b"", False)):

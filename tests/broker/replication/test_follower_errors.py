@@ -13,6 +13,8 @@ from minibroker.broker.replication.state import (
     ReplicaState,
 )
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import MAX_SEGMENT_OFFSET
+from minibroker.protocol.ids import MAX_OFFSET
 from tests.broker.replication.core_cluster import CoreCluster
 
 RETRIED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -71,3 +73,20 @@ def test_a_follower_that_its_leader_fences_asks_nothing_until_the_next_order(num
     assert isinstance(warning, ev.Warn)
     assert isinstance(state.phase, Halted)
     assert step(state, ev.PhaseRetried()) == []
+
+
+@pytest.mark.invariant("I10")
+@pytest.mark.parametrize(
+    ("start", "end"), [(-1, -1), (-5, -3), (-1, 0), (-1, 9), (MAX_SEGMENT_OFFSET + 1, MAX_OFFSET), (9, 3)]
+)
+def test_ends_that_no_log_has_are_asked_for_again(start: int, end: int) -> None:
+    """A reset to an offset below 0 ended the process. No file can begin above the largest offset of a name, so a restart
+    would not find what is copied behind it. The default of the message is -1: a leader that leaves the field out."""
+    state = follower(AskingLeaderEnds())
+    ends = ev.LeaderEndsAnswered(
+        leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=start, log_end_offset=end
+    )
+    warning, pause = step(state, ends)
+    assert isinstance(warning, ev.Warn)
+    assert pause == ev.BackOff(error_code=ErrorCode.CORRUPT_MESSAGE)
+    assert (state.phase, state.log_start_offset, state.log_end_offset) == (AskingLeaderEnds(), 0, 1)
