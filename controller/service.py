@@ -16,6 +16,7 @@ import random
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from minibroker.controller.active_controller import ActiveController, ActiveControllerSettings
 from minibroker.controller.administration import Administration
@@ -311,7 +312,8 @@ class ControllerService:
             return Response(error_code=ErrorCode.NOT_CONTROLLER)
         timeout_ms = self._config.request_timeout_ms
         if isinstance(request, CreateTopicsRequest | DeleteTopicsRequest | ElectLeadersRequest):
-            timeout_ms = max(0, request.timeout_ms) + ANSWER_GRACE_MS
+            request = replace(request, timeout_ms=max(0, min(request.timeout_ms, TIMEOUT_MS_MAX)))
+            timeout_ms = request.timeout_ms + ANSWER_GRACE_MS
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 response = await self._dispatch(request)
@@ -348,6 +350,9 @@ class ControllerService:
         return Response(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
 
 
+TIMEOUT_MS_MAX = 60_000
+"""Limit of a request's timeout_ms. A broker has room for a limited number of requests that wait, and does not notice
+that the client of one is gone: what it waits for may be a broker that never comes back."""
 HAND_OVER_SECONDS_MAX = 0.5
 """How long a controller that stops waits for answers to its last orders; its successor sends them again."""
 ANSWER_GRACE_MS = 500

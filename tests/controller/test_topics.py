@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from minibroker.controller import service
 from minibroker.controller.administration import CONFIRM_SECONDS_MAX
 from minibroker.controller.core.topic_creation import PARTITIONS_PER_REQUEST_MAX
 from minibroker.protocol import znodes
@@ -381,3 +382,18 @@ async def test_erasure_whose_answers_are_lost_ends_all_the_same(cluster: Cluster
     cluster.world.zookeeper.lose_next_reply("controller", times=3)
     assert (await deleted(cluster, controller, "lines", timeout_ms=30_000))[0].error_code == 0
     assert not await exists(cluster, znodes.topic_path("lines"))
+
+
+@simulated
+async def test_no_request_waits_longer_than_the_limit(cluster: Cluster) -> None:
+    """A broker has room for two hundred requests that wait. A deletion that waits for a dead broker would hold one for
+    as long as its client says, up to 24 days, though the client be gone."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.kill_broker(2)
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].isr == [1])
+    begun = asyncio.get_running_loop().time()
+    results = await deleted(cluster, controller, "lines", timeout_ms=2**31 - 1)
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(service.TIMEOUT_MS_MAX / 1000, abs=0.1)
+    assert results[0].error_code == ErrorCode.REPLICA_NOT_AVAILABLE, "the answer says what it waits for"
