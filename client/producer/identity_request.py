@@ -8,12 +8,13 @@ import asyncio
 from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import CallTimedOut, MinibrokerError, ProducerFenced
+from minibroker.client.errors import CallTimedOut, MinibrokerError, ProducerFenced, broker_error
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import ProducerIdentity
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.retry import backoff_ms
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -87,6 +88,8 @@ class IdentityRequest:
                 reply = await self._cluster.ask_any(
                     self._request(present), InitProducerIdResponse, deadline, self._note
                 )
+                if self._has_told_newest(reply):  # ask at once: each time another process has started, so this ends
+                    continue
             except MinibrokerError as error:
                 self.error = error
                 if settings.producer_name is not None and self._is_final(error):
@@ -99,9 +102,6 @@ class IdentityRequest:
                 unit_random = self._cluster.runtime.random.random()
                 pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
                 await asyncio.sleep(pause_ms / 1000)
-                continue
-            if reply.producer_id < 0:  # ask at once: each time another process has started, so this ends
-                self._newest = reply.newest_id, reply.newest_epoch
                 continue
             generation = accumulator.identity.generation + 1 if accumulator.identity else 0
             accumulator.identity = ProducerIdentity(reply.producer_id, reply.producer_epoch, generation)
@@ -121,6 +121,16 @@ class IdentityRequest:
             newest_id=newest_id,
             newest_epoch=newest_epoch,
         )
+
+    def _has_told_newest(self, reply: InitProducerIdResponse) -> bool:
+        """Whether it names another identity for the start to replace. Raises BrokerError if it grants nothing either."""
+        newest = reply.newest_id, reply.newest_epoch
+        if reply.producer_id < 0 and self._settings.producer_name is not None and newest != self._newest:
+            self._newest = newest
+            return True
+        if reply.producer_id < 0 or reply.producer_epoch < 0:
+            raise broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, message="a broker granted no producer id, and told no reason")
+        return False
 
     def _note(self, error: MinibrokerError) -> None:
         self.error = error

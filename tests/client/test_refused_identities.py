@@ -2,10 +2,16 @@
 
 import pytest
 
-from minibroker.client.errors import DeliveryTimedOut
+from minibroker.client.errors import DeliveryTimedOut, MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, Response
+from minibroker.protocol.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    Request,
+    Response,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
@@ -73,3 +79,38 @@ def test_a_producer_whose_next_epoch_is_refused_for_good_takes_a_new_id(cluster:
     first, second = cluster.partition("t").headers()
     assert second.producer_id != first.producer_id
     assert second.producer_epoch == 0
+
+
+@pytest.mark.parametrize("name", [None, "payments"])
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (5, -1), (5, -5)])
+def test_an_answer_that_grants_nothing_is_a_refusal(
+    cluster: FakeCluster, name: str | None, producer_id: int, epoch: int
+) -> None:
+    """Without a pause a broken broker was asked a thousand times a second, and no broker takes a batch of such an
+    epoch."""
+    granted = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+    asked: list[Request] = []
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        if isinstance(request.body, ProduceRequest):
+            raise AssertionError("nothing is sent without an identity")
+        if not isinstance(request.body, InitProducerIdRequest):
+            return None
+        asked.append(request.body)
+        return granted
+
+    cluster.intercept = intercept
+
+    async def main(runtime: Runtime) -> None:
+        with pytest.raises(MinibrokerError, match="granted no producer id"):
+            async with Producer(
+                bootstrap_servers=cluster.bootstrap,
+                delivery_timeout_ms=2_000,
+                request_timeout_ms=1_000,
+                producer_name=name,
+                runtime=runtime,
+            ) as producer:
+                await producer.send_and_wait("t", b"x")
+
+    cluster.run(main)
+    assert 0 < len(asked) < 20
