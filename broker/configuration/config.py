@@ -17,6 +17,7 @@ from minibroker.broker.configuration.config_table import MIB, BrokerConfig
 from minibroker.broker.configuration.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
 from minibroker.protocol.similar_names import similar_name
+from minibroker.protocol.wire.message_types import LISTENERS_MAX
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import parse_endpoint
 
@@ -228,6 +229,10 @@ def _checked_name(name: str, source: str) -> str:
 
 def _parse(setting: Setting, text: str, source: str) -> Any:
     try:
+        text.encode()  # ZooKeeper, answers and events carry UTF-8 only
+    except UnicodeEncodeError:
+        raise ConfigError(f"{setting.name}: its value is not UTF-8 ({source})") from None
+    try:
         return parse_value(setting, text)
     except BadValue as problem:
         raise ConfigError(f"{setting.name}={text.strip()!r:.200}: {problem} ({source})") from None
@@ -262,6 +267,8 @@ def _listeners(config: BrokerConfig) -> str | None:
         names = [endpoint.listener for endpoint in endpoints]
         if len(set(names)) != len(names):
             return f"{_place(config, name)}: a listener name is used twice"
+        if len(names) > LISTENERS_MAX:
+            return f"{_place(config, name)}: expected at most {LISTENERS_MAX} endpoints, not {len(names)}"
     ports = [(endpoint.host, endpoint.port) for endpoint in config.listeners if endpoint.port]
     if len(set(ports)) != len(ports):
         return f"{_place(config, 'listeners')}: an address is used twice"

@@ -21,6 +21,7 @@ from minibroker.broker.configuration.config_table import NEVER
 from minibroker.broker.configuration.config_values import VALUE_LENGTH_MAX, BadValue, format_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.configuration.topic_config import TopicConfig, accepted_topic_value, resolve_topic_config
+from minibroker.protocol.wire.message_types import LISTENERS_MAX
 from tests.tidy.source import PACKAGES, ROOT, project_files
 
 NEEDED = ["broker.id=1", "log.dirs=/data", "zookeeper.connect=localhost:2181"]
@@ -349,3 +350,19 @@ def test_each_variable_of_the_product_is_a_setting_or_is_reserved() -> None:
     settings = {f"MINIBROKER_{name.upper().replace('.', '_')}" for name in SETTINGS}
     assert "MINIBROKER_CACHE_DIR" in named
     assert named <= settings | RESERVED_VARIABLES.keys()
+
+
+@pytest.mark.parametrize("name", ["zookeeper.digest.credentials", "log.dirs", "listener.security.protocol.map"])
+def test_a_value_that_is_no_utf8_is_refused(name: str) -> None:
+    """As bytes of another encoding in the environment are read. The credentials ended the process as a bug, and no answer
+    could carry the others. The value is not shown: it may be a secret."""
+    assert refusal(f"{name}=a\udcff:PLAINTEXT") == f"{name}: its value is not UTF-8 (--set {name})"
+
+
+def test_there_are_at_most_as_many_listeners_as_a_registration_may_name() -> None:
+    """With one more the broker started, and no controller could read its registration."""
+    for name in ("listeners", "advertised.listeners"):
+        endpoints = [f"L{number}://127.0.0.1:{9_000 + number}" for number in range(LISTENERS_MAX + 1)]
+        enough = f"listeners={','.join(endpoints[:-1])}"
+        load(enough, f"{name}={','.join(endpoints[:-1])}")
+        assert f"at most {LISTENERS_MAX}" in refusal(enough, f"{name}={','.join(endpoints)}")
