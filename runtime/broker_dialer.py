@@ -28,7 +28,7 @@ from minibroker.protocol.wire.messages import (
     SaslHandshakeRequest,
 )
 from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+from minibroker.runtime.rpc import STRANGERS_ANSWER_MAX_BYTES, RpcConnection, RpcError, connect
 
 AUTHENTICATION_TIMEOUT_MS = 5_000
 """For each of the two answers. A broker answers from memory, but it may be busy, and a retry would wait again."""
@@ -84,7 +84,13 @@ class BrokerDialer:
         credentials = self._credentials
         if credentials is None:
             raise NotAuthenticated("this broker is not registered: no peer would accept it as one")
-        connection = await connect(self.network, *address, client_id=client_id, timeout_ms=timeout_ms)
+        connection = await connect(
+            self.network,
+            *address,
+            client_id=client_id,
+            timeout_ms=timeout_ms,
+            answer_max_bytes=STRANGERS_ANSWER_MAX_BYTES,
+        )
         try:
             await self._authenticate(connection, broker_id, credentials, authentication_timeout_ms)
             if self._credentials is not credentials:
@@ -95,6 +101,7 @@ class BrokerDialer:
         except BaseException:
             connection.abort()
             raise
+        connection.allow_large_answers()
         self._opened = [each for each in self._opened if not each.closed]
         self._opened.append(connection)
         return connection

@@ -12,13 +12,15 @@ import msgspec
 
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.wire.codec import decode_response_body, decode_response_frame, encode_request
-from minibroker.protocol.wire.framing import FrameReceiver
+from minibroker.protocol.wire.framing import CONTROL_FRAME_MAX_BYTES, FrameReceiver
 from minibroker.protocol.wire.messages import API_OF_REQUEST, KEY_OF_REQUEST, Request, Response
 from minibroker.runtime.deadline import answer_within
 from minibroker.runtime.ports import Buffer, Network, Transport
 
 RESPONSE_MAX_BYTES = 128 * 1024 * 1024
 """A peer that answers with more than this is broken: fetch limits keep real answers far below."""
+STRANGERS_ANSWER_MAX_BYTES = CONTROL_FRAME_MAX_BYTES
+"""The same for a peer that need not be a broker, and of which nothing large is asked."""
 PENDING_MAX = 10_000
 """Requests one connection may wait for; callers keep far fewer in flight."""
 WRITE_HIGH_WATER_BYTES = 64 * 1024 * 1024
@@ -56,7 +58,7 @@ class _Pending(msgspec.Struct):
 class RpcConnection(asyncio.BufferedProtocol):
     """One open connection. Made by `connect`; never reused after it has closed."""
 
-    def __init__(self, peer: str, client_id: str) -> None:
+    def __init__(self, peer: str, client_id: str, answer_max_bytes: int = RESPONSE_MAX_BYTES) -> None:
         self.peer = peer
         self.client_id = client_id
         self.remote_address: tuple[str, int] | None = None
@@ -64,7 +66,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.closed = False
         self._on_closed: Callable[[], None] | None = None
         self._transport: Transport | None = None
-        self._receiver = FrameReceiver(RESPONSE_MAX_BYTES)
+        self._receiver = FrameReceiver(answer_max_bytes)
         self._pending: dict[int, _Pending] = {}
         self._next_correlation_id = 0
         self._is_in_step = False
@@ -88,6 +90,10 @@ class RpcConnection(asyncio.BufferedProtocol):
     def is_waited_on(self) -> bool:
         """Whether any caller expects a reply."""
         return bool(self._pending)
+
+    def allow_large_answers(self) -> None:
+        """The peer has proven who it is."""
+        self._receiver.frame_max_bytes = RESPONSE_MAX_BYTES
 
     def send(self, body: Request, on_reply: OnReply) -> int:
         """Send now; `on_reply` is called exactly once, on the loop, with the reply or the error.
@@ -229,9 +235,19 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._on_closed()
 
 
-async def connect(network: Network, host: str, port: int, *, client_id: str, timeout_ms: int) -> RpcConnection:
+async def connect(
+    network: Network,
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    timeout_ms: int,
+    answer_max_bytes: int = RESPONSE_MAX_BYTES,
+) -> RpcConnection:
     """Open a connection for requests. Raises NetworkError naming the address."""
     peer = f"{host}:{port}"
-    _, protocol = await network.connect(lambda: RpcConnection(peer, client_id), host, port, timeout_ms)
+    _, protocol = await network.connect(
+        lambda: RpcConnection(peer, client_id, answer_max_bytes), host, port, timeout_ms
+    )
     assert isinstance(protocol, RpcConnection)
     return protocol

@@ -326,9 +326,7 @@ class ProducerStates:
         return states.snapshot() if chosen or states.is_incomplete else b""
 
     @classmethod
-    def load(
-        cls, content: bytes, place: SnapshotPlace | None = None, end_offset: int = MAX_OFFSET
-    ) -> "ProducerStates":
+    def load(cls, content: bytes, place: SnapshotPlace | None = None, end_offset: int = MAX_OFFSET) -> "ProducerStates":
         """The states of a snapshot. Raises CorruptSnapshot, also for a snapshot of another log, end offset or
         leader epoch, which is true only there. `end_offset`: of one that names no place, where its log begins."""
         found = _decoded(content, _DECODER, place)

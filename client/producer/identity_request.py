@@ -123,13 +123,15 @@ class IdentityRequest:
         )
 
     def _has_told_newest(self, reply: InitProducerIdResponse) -> bool:
-        """Whether it names another identity for the start to replace. Raises BrokerError if it grants nothing either."""
+        """Whether it names another identity that the start must replace. Raises BrokerError if it grants nothing else."""
         newest = reply.newest_id, reply.newest_epoch
         if reply.producer_id < 0 and self._settings.producer_name is not None and newest != self._newest:
             self._newest = newest
             return True
         if reply.producer_id < 0 or reply.producer_epoch < 0:
-            raise broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, message="a broker granted no producer id, and told no reason")
+            raise broker_error(
+                ErrorCode.UNKNOWN_SERVER_ERROR, message="a broker granted no producer id, and told no reason"
+            )
         return False
 
     def _note(self, error: MinibrokerError) -> None:

@@ -28,7 +28,7 @@ import msgspec
 
 from minibroker.protocol.wire.messages import ApiVersionsRequest
 from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
-from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, connect
+from minibroker.runtime.rpc import STRANGERS_ANSWER_MAX_BYTES, ConnectionClosed, RpcConnection, connect
 
 CONNECT_TIMEOUT_MS = 3_000
 """A host that does not answer must not delay the next attempt long after it is back."""
@@ -73,7 +73,14 @@ async def hold_liveness_connection(
         dialled_again, lost_address = lost_address, None
         host, port = dialled_again or address
         try:
-            connection = await connect(network, host, port, client_id=client_id, timeout_ms=timeout_ms)
+            connection = await connect(
+                network,
+                host,
+                port,
+                client_id=client_id,
+                timeout_ms=timeout_ms,
+                answer_max_bytes=STRANGERS_ANSWER_MAX_BYTES,
+            )
         except ConnectionRefused:
             if was_held:
                 refusals, refused_at = refusals + 1, loop.time()

@@ -77,10 +77,10 @@ class FrameReceiver:
         "_budget",
         "_buffer",
         "_end",
-        "_frame_max_bytes",
         "_given",
         "_large_frame_allowed",
         "_start",
+        "frame_max_bytes",
         "privileged",
     )
 
@@ -91,7 +91,7 @@ class FrameReceiver:
         large_frame_allowed: Callable[[bytes], bool] | None = None,
     ) -> None:
         """`large_frame_allowed` gets the first bytes of a frame above CONTROL_FRAME_MAX_BYTES and may refuse it."""
-        self._frame_max_bytes = frame_max_bytes
+        self.frame_max_bytes = frame_max_bytes
         self._budget = budget
         self._large_frame_allowed = large_frame_allowed
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
@@ -194,8 +194,8 @@ class FrameReceiver:
             self._budget.give_back(grown_by)
 
     def _check_large(self, length: int, pending: int) -> None:
-        if length > self._frame_max_bytes:
-            raise FrameTooLarge(f"frame of {length} bytes, the limit is {self._frame_max_bytes}")
+        if length > self.frame_max_bytes:
+            raise FrameTooLarge(f"frame of {length} bytes, the limit is {self.frame_max_bytes}")
         if self._large_frame_allowed is not None and pending >= 4 + API_KEY_PEEK_BYTES:
             peek = bytes(self._buffer[self._start + 4 : self._start + 4 + API_KEY_PEEK_BYTES])
             if not self._large_frame_allowed(peek):

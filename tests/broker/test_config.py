@@ -354,8 +354,8 @@ def test_each_variable_of_the_product_is_a_setting_or_is_reserved() -> None:
 
 @pytest.mark.parametrize("name", ["zookeeper.digest.credentials", "log.dirs", "listener.security.protocol.map"])
 def test_a_value_that_is_no_utf8_is_refused(name: str) -> None:
-    """As bytes of another encoding in the environment are read. The credentials ended the process as a bug, and no answer
-    could carry the others. The value is not shown: it may be a secret."""
+    """So bytes of another encoding in the environment are read. The credentials ended the process as a bug, and no
+    answer could carry the others. The value is not shown: it may be a secret."""
     assert refusal(f"{name}=a\udcff:PLAINTEXT") == f"{name}: its value is not UTF-8 (--set {name})"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerL
 from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9092
+MIB = 1024 * 1024
 
 
 class Scene:
@@ -160,6 +161,24 @@ def test_a_connection_that_is_held_no_more_is_closed(monkeypatch: pytest.MonkeyP
     world.run(story())
 
 
+def test_a_stranger_at_the_brokers_port_takes_no_memory() -> None:
+    """Whoever listens there after the broker's death sends what it likes: no answer to a question is large, but a frame
+    of 128 MiB took 190."""
+    scene = Scene()
+
+    class Stranger(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            transport.write((100 * MIB).to_bytes(4, "big"))
+
+    async def story() -> None:
+        network = scene.world.runtime("broker").network
+        await scene.world.spawn("broker", network.listen(cast(Any, Stranger), "broker", PORT))
+        await asyncio.sleep(1)
+        assert scene.events[-1] == "lost"
+
+    scene.play(story)
+
+
 def test_refusals_are_reported_repeatedly_with_growing_pauses() -> None:
     scene = Scene()
 
@@ -289,7 +308,7 @@ class Dials:
         monkeypatch.setattr(liveness_connection, "connect", self._connect)
 
     async def _connect(
-        self, network: Network, host: str, port: int, *, client_id: str, timeout_ms: int
+        self, network: Network, host: str, port: int, *, client_id: str, timeout_ms: int, answer_max_bytes: int
     ) -> RpcConnection:
         self.hosts.append(host)
         self.timeouts_ms.append(timeout_ms)

@@ -17,6 +17,7 @@ from minibroker.protocol.wire.messages import (
 )
 from minibroker.runtime.broker_dialer import AUTHENTICATION_TIMEOUT_MS, BrokerDialer, Credentials, NotAuthenticated
 from minibroker.runtime.ports import ConnectionRefused
+from minibroker.runtime.rpc import STRANGERS_ANSWER_MAX_BYTES, PeerBroken
 from minibroker.runtime.server.heavy_requests import is_handshake
 from minibroker.runtime.server.loop_iteration import LoopIteration
 from minibroker.runtime.server.server import IncomingRequest, RpcServer
@@ -181,6 +182,36 @@ def test_a_connection_that_is_given_up_before_it_is_authenticated_is_closed() ->
         await asyncio.wait([dialling])
         await asyncio.sleep(0.1)
         assert not server.connections
+        await server.stop()
+
+    scene.world.run(story())
+
+
+@pytest.mark.parametrize("is_stranger", [True, False])
+def test_only_a_peer_that_has_proven_to_be_a_broker_sends_large_answers(is_stranger: bool) -> None:
+    """A process that listens at a dead broker's port could take 190 MiB of each broker that dials it."""
+    scene = Scene()
+    large = ApiVersionsResponse(error_message="x" * STRANGERS_ANSWER_MAX_BYTES)
+
+    def handle(request: IncomingRequest) -> None:
+        if is_stranger and isinstance(request.body, SaslHandshakeRequest):
+            request.respond(large)
+        else:
+            authenticate(request)
+
+    authenticate = Answering(1, lambda request: request.respond(large))
+
+    async def story() -> None:
+        server = RpcServer(scene.world.runtime(HOST).network, handle)
+        await server.start(HOST, PORT, "INTERNAL")
+        dialling = dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        if is_stranger:
+            with pytest.raises(NotAuthenticated, match=f"the limit is {STRANGERS_ANSWER_MAX_BYTES}"):
+                await dialling
+        else:
+            connection = await dialling
+            with pytest.raises(PeerBroken, match="length <= 32768"):  # it was read
+                await connection.request(ApiVersionsRequest(), 1_000)
         await server.stop()
 
     scene.world.run(story())
