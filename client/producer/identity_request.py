@@ -123,7 +123,7 @@ class IdentityRequest:
         )
 
     def _has_told_newest(self, reply: InitProducerIdResponse) -> bool:
-        """Whether it names another identity that the start must replace. Raises BrokerError if it grants nothing else."""
+        """Whether it names another identity for the start to replace. Raises BrokerError if it grants none either."""
         newest = reply.newest_id, reply.newest_epoch
         if reply.producer_id < 0 and self._settings.producer_name is not None and newest != self._newest:
             self._newest = newest

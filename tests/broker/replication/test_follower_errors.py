@@ -80,8 +80,8 @@ def test_a_follower_that_its_leader_fences_asks_nothing_until_the_next_order(num
     ("start", "end"), [(-1, -1), (-5, -3), (-1, 0), (-1, 9), (MAX_SEGMENT_OFFSET + 1, MAX_OFFSET), (9, 3)]
 )
 def test_ends_that_no_log_has_are_asked_for_again(start: int, end: int) -> None:
-    """A reset to an offset below 0 ended the process, and -1 is what a message without the field says. No file can begin
-    above the largest offset of a name: a restart would not find what is copied behind it."""
+    """A reset to an offset below 0 ended the process, and -1 is what a message without the field says. No file can
+    begin above the largest offset of a name: a restart would not find what is copied behind it."""
     state = follower(AskingLeaderEnds())
     ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=start, log_end_offset=end)
     warning, pause = step(state, ends)
