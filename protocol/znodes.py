@@ -251,7 +251,7 @@ class TopicAssignment(Znode, frozen=True, kw_only=True):
     removing_replicas: dict[str, list[int]] = {}
 
     def problem(self) -> str | None:
-        if not is_identifier(self.topic_id):
+        if not self.topic_id or not is_identifier(self.topic_id):
             return f"topic id {self.topic_id!r:.80}"
         if len(self.partitions) > PARTITIONS_MAX:
             return f"{len(self.partitions)} partitions, the limit is {PARTITIONS_MAX}"

@@ -101,7 +101,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         No deadline is kept here: the caller has its own (see `forget`). Returns the correlation id.
         """
         transport = self._open_transport()
-        assert len(self._pending) < PENDING_MAX, f"more than {PENDING_MAX} requests wait for {self.peer}"
+        if len(self._pending) >= PENDING_MAX:
+            raise RpcError(f"more than {PENDING_MAX} requests wait for {self.peer}")
         correlation_id = self._next_correlation_id
         frame = encode_request(body, correlation_id, self.client_id)
         self._next_correlation_id = (correlation_id + 1) % WITHOUT_REPLY

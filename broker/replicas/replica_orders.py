@@ -111,7 +111,9 @@ class ReplicaOrders:
         replicas, me = self._replicas, self._replicas.config.broker_id
         if me not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if state.leader == me and me not in state.isr:
+        if not topic.topic_id or (state.leader == me and me not in state.isr):
+            return ErrorCode.INVALID_REQUEST
+        if any(len(set(brokers)) < len(brokers) for brokers in (state.isr, state.replicas)):
             return ErrorCode.INVALID_REQUEST
         topic_partition = TopicPartition(topic.topic_name, state.partition_index)
         if (topic.topic_id, topic_partition) in self._erased:

@@ -176,7 +176,7 @@ def _answers(state: ReplicaState, pending: PendingIsr, event: AlterPartitionAnsw
     would refuse each later order as stale."""
     return (
         event.leader_epoch == state.leader_epoch
-        and set(event.in_sync_replicas) == set(pending.in_sync_replicas)
+        and sorted(event.in_sync_replicas) == sorted(pending.in_sync_replicas)
         and event.partition_epoch in (state.partition_epoch, state.partition_epoch + 1)  # equal: KAFKA-12751
     )
 

@@ -165,6 +165,7 @@ def test_malformed_endpoints_are_none(endpoint: str) -> None:
         (TopicAssignment, b'{"topic_id":"t","partitions":{"2147483648":[1]}}'),
         (TopicAssignment, b'{"topic_id":"t","partitions":{"0":[2147483648]}}'),
         (TopicAssignment, b'{"topic_id":"a b","partitions":{"0":[1]}}'),
+        (TopicAssignment, b'{"topic_id":"","partitions":{"0":[1]}}'),
         (PartitionState, b'{"leader":1,"leader_epoch":2147483647,"controller_epoch":1,"isr":[1]}'),
         (PartitionState, b'{"leader":1,"leader_epoch":0,"controller_epoch":2147483647,"isr":[1]}'),
         (ConfigNode, b'{"version":1,"config":{"a":"' + b"x" * 32_769 + b'"}}'),

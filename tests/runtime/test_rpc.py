@@ -213,6 +213,18 @@ async def test_a_forgotten_request_is_never_answered(scene: Scene) -> None:
 
 
 @simulated
+async def test_more_requests_than_may_wait_are_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may call a client ten thousand times at once: that is no bug of ours."""
+    monkeypatch.setattr(rpc, "PENDING_MAX", 2)
+    await scene.serve(answers_at_once=False)
+    connection = await scene.client()
+    for _ in range(2):
+        connection.send(ApiVersionsRequest(), lambda reply: None)
+    with pytest.raises(RpcError, match=f"more than 2 requests wait for {HOST}:{PORT}"):
+        await connection.request(ApiVersionsRequest(), 1_000)
+
+
+@simulated
 async def test_a_cancelled_request_is_forgotten(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     connection = await scene.client()

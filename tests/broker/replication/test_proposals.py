@@ -70,6 +70,7 @@ def test_a_lost_answer_to_a_proposal_that_an_order_has_settled_makes_room_for_th
         {"in_sync_replicas": (1,)},
         {"in_sync_replicas": (2, 3)},
         {"in_sync_replicas": (1, 2, 9)},
+        {"in_sync_replicas": (1, 2, 3, 3)},
     ],
 )
 def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[str, Any]) -> None:
