@@ -86,7 +86,7 @@ def test_a_producer_whose_next_epoch_is_refused_for_good_takes_a_new_id(cluster:
 def test_an_answer_that_grants_nothing_is_a_refusal(
     cluster: FakeCluster, name: str | None, producer_id: int, epoch: int
 ) -> None:
-    """Without a pause a broken broker was asked a thousand times a second, and no broker takes a batch of such an
+    """Without a pause a broken broker was asked a thousand times per second, and no broker takes a batch of such an
     epoch."""
     granted = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
     asked: list[Request] = []

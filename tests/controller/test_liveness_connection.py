@@ -162,7 +162,7 @@ def test_a_connection_that_is_held_no_more_is_closed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_stranger_at_the_brokers_port_takes_no_memory() -> None:
-    """Whoever listens there after the broker's death sends what it likes: no answer to a question is large, but a frame
+    """A process that listens there after the death of the broker may send anything. No answer is large, but a frame
     of 128 MiB took 190."""
     scene = Scene()
 
