@@ -62,7 +62,10 @@ REPAIR = (
                 "    if leader_id in (None, me):\n",
             ),
         ),
-        schedule=Schedule("damage:order_keeps_a_damaged_member_in_the_isr"),
+        schedule=UnitTest(
+            "tests/broker/replication/test_damage.py"
+            "::test_a_damaged_replica_starts_empty_only_when_no_replica_can_count_on_it",
+        ),
     ),
     Mutant(
         name="D03e",

@@ -117,19 +117,6 @@ async def follower_copies_a_flipped_epoch(directed: DirectedRun) -> None:
 
 
 @with_setup(ClusterSetup(settings=COLD))
-async def order_keeps_a_damaged_member_in_the_isr(directed: DirectedRun) -> None:
-    """A damaged follower cannot reach the controller, which fails; its successor still counts the follower as sound."""
-    _, controller, third = await separate_roles(directed)
-    await _fill(directed)
-    directed.world.network.partition(host(third), host(controller))
-    replica = directed.replica(third)
-    replica.services.repairs.damaged(replica, "reported by the test")
-    await asyncio.sleep(0.3)
-    directed.cluster.kill(controller)
-    await asyncio.sleep(10.0)
-
-
-@with_setup(ClusterSetup(settings=COLD))
 async def damage_outside_of_the_isr(directed: DirectedRun) -> None:
     """A follower outside of the ISR finds its log damaged: no election would ever concern it."""
     leader, _, follower = await separate_roles(directed)
