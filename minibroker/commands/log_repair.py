@@ -1,5 +1,6 @@
 """`minibroker log repair`: damage in the log directory of a stopped broker, and its repair."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,8 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
         verdict = click.style(", ".join(words), fg="red") if words else click.style("fine", fg="green")
         click.echo(f"{verdict}: {counted(len(examined), 'partition')}, {sum(each.bytes for each in examined)} bytes")
         if damaged and not is_applied:
-            click.echo("nothing was changed; repair with --apply")
+            loses = any(each.loses_what_was_promised and each.partition in cuts for each in damaged)
+            click.echo(f"nothing was changed; repair with --apply{' --accept-loss' if loses else ''}")
     return EXIT_FOUND_WRONG if damaged or refused else EXIT_FINE
 
 
@@ -126,7 +128,7 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
             )
         raise CommandFailed(
             f"{log_dir} is not a broker's log.dir, it has no {META_PROPERTIES}: give the log.dir of the broker's"
-            " settings, such as minibroker-data/broker-1"
+            f" settings, such as {_log_dir_near(log_dir)}"
         )
     in_use = f"{log_dir} is in use: stop its broker first"
     try:
@@ -147,10 +149,18 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     return lock
 
 
+def _log_dir_near(directory: Path) -> Path:
+    """A cluster's data directory holds log directories, and a partition's directory is in one."""
+    from minibroker.protocol.files.checkpoints import META_PROPERTIES
+
+    places = (*sorted(directory.iterdir()), directory.parent)
+    found = (each for each in places if os.path.exists(each / META_PROPERTIES))
+    return next(found, Path("minibroker-data/broker-1"))
+
+
 def _lock_without_writing(file: Path) -> "DirectoryLock | None":
     """Where no file can be opened for writing, as on a read-only file system. None: a process holds it."""
     import fcntl
-    import os
 
     from minibroker.runtime.adapters.disk import RealDirectoryLock
 
@@ -201,7 +211,10 @@ def _cure(log_dir: Path, examined: "ExaminedLog", is_cut: bool, is_applied: bool
         steps.append(RepairStep(text, by_hand=True))
     elif examined.damage is not None:
         note = log_repair.write_damage_note(examined) if is_applied else "a note"
-        text = f"write {note}: the broker sets the log aside and fetches it again once another broker leads"
+        text = (
+            f"write {note}: the broker sets the log aside and fetches it again once another broker leads"
+            f" (if no broker has another copy: `--cut {examined.partition}` keeps the sound part)"
+        )
         steps.append(RepairStep(text))
     rebuildable = [each.file for each in examined.found if each.kind == "index"]
     if rebuildable:

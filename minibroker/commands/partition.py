@@ -179,8 +179,13 @@ def _why_none(each: "ElectionPreview", leader: int | None) -> str:
         why = next((found.problem for found in each.candidates if found.broker_id == leader), "has no replica of it")
         return f"broker {leader} cannot be elected now: it {why}; {able} can (--leader)"
     damaged = [found.broker_id for found in each.candidates if "damaged log" in (found.problem or "")]
-    cure = "; stop one with a damaged log: `minibroker log repair` keeps its sound part" if damaged else ""
-    return f"no replica can be elected now{cure}"
+    if not damaged:
+        return "no replica can be elected now"
+    name = f"{each.topic_name}-{each.partition_index}"
+    return (
+        "no replica can be elected now; stop a broker with a damaged log:"
+        f" `minibroker log repair LOG_DIR --cut {name}` keeps the sound part of its log"
+    )
 
 
 def _loss(each: "ElectionPreview") -> str:

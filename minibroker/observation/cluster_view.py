@@ -27,7 +27,7 @@ IGNORED_NODE_CURE = (
     " reads everything again"
 )
 COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
-ELECT_CURE = "shows what each replica holds; with --accept-loss it elects one of them"
+ELECT_CURE = "shows what each replica holds, and which one --accept-loss would elect"
 
 
 class BrokerView(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from minibroker.protocol.wire.messages import (
 )
 
 T0 = TopicPartition("t", 0)
-ELECT = "(`minibroker partition elect t-0` shows what each replica holds; with --accept-loss it elects one of them)"
+ELECT = "(`minibroker partition elect t-0` shows what each replica holds, and which one --accept-loss would elect)"
 NO_CONTROLLER = "(start the brokers that are down, or check whether ZooKeeper runs)"
 
 

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,27 @@ def test_a_full_disk_is_examined_and_its_repair_needs_space(log_dir: Path, monke
     refuse_writes(monkeypatch, errno.ENOSPC)
     assert "is in use" not in repair(log_dir).output
     assert ": free space on its disk, and run this again" in repair(log_dir, "--apply").output
+
+
+def test_what_would_be_done_names_the_way_of_an_only_copy(log_dir: Path) -> None:
+    """Nothing that was printed led from the only copy of a partition to --cut: a note alone leaves it without a
+    leader."""
+    sound.flip(sound.segment(log_dir), 70)
+    shown = repair(log_dir).stdout
+    assert "once another broker leads (if no broker has another copy: `--cut t-0` keeps the sound part)\n" in shown
+    assert shown.endswith("nothing was changed; repair with --apply\n")
+
+
+@pytest.mark.parametrize(("promised", "options"), [(12, "--apply --accept-loss"), (0, "--apply")])
+def test_what_would_be_cut_names_all_options_that_it_needs(log_dir: Path, promised: int, options: str) -> None:
+    """`--apply` alone was advised, and then refused without `--accept-loss`."""
+    sound.promise(log_dir, promised, promised, clean_end=promised) if promised else sound.killed(log_dir)
+    sound.flip(sound.segment(log_dir), 70)
+    assert repair(log_dir, "--cut", "t-0").stdout.endswith(f"nothing was changed; repair with {options}\n")
+
+
+@pytest.mark.parametrize(("given", "near"), [("t-0", "."), ("data", "data/broker-7")])
+def test_another_directory_than_a_log_dir_leads_to_one_nearby(log_dir: Path, given: str, near: str) -> None:
+    """It always advised minibroker-data/broker-1, also where that was not."""
+    shutil.copytree(log_dir, log_dir / "data" / "broker-7")
+    assert f"give the log.dir of the broker's settings, such as {log_dir / near}\n" in repair(log_dir / given).output

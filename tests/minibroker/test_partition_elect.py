@@ -134,7 +134,8 @@ def test_a_damaged_log_that_is_the_only_copy_has_a_cure(monkeypatch: pytest.Monk
         PREVIEW, chosen=-1, candidates=[damaged], error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     )
     result = run(monkeypatch, Controller(preview, preview))
-    assert "no replica can be elected now; stop one with a damaged log: `minibroker log repair`" in result.stdout
+    assert "no replica can be elected now; stop a broker with a damaged log: `minibroker log repair" in result.stdout
+    assert f"--cut {PREVIEW.topic_name}-{PREVIEW.partition_index}` keeps the sound part of its log" in result.stdout
 
 
 @pytest.mark.parametrize("as_json", [False, True])
