@@ -46,6 +46,7 @@ DELETION_ROUND_MS = 3_000
 
 
 DELETION_MARK = "marked for deletion"
+RISKY_SETTINGS = {"min.insync.replicas", "unclean.leader.election.enable"}
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -386,7 +387,10 @@ def alter(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Change settings of a topic."""
+    """Change settings of a topic.
+
+    Warns if an acknowledged record might not survive the loss of one broker any more.
+    """
     (name,) = topics
     values = named_values(configs, "--config")
     if both := ", ".join(key for key in values if key in unset):
@@ -395,21 +399,30 @@ def alter(
     if not changes:
         raise click.UsageError("nothing to change: give --config KEY=VALUE or --unset KEY")
 
-    async def work(admin: "AdminClient", timeout_ms: float) -> dict[str, str | None]:
+    async def work(admin: "AdminClient", timeout_ms: float) -> tuple[dict[str, str | None], list[str]]:
         await _require_topics(admin, topics, timeout_ms)
         await admin.alter_configs(changes, topic=name, timeout_ms=timeout_ms)
-        if not unset or as_json:
-            return {}
+        if not unset and not RISKY_SETTINGS & changes.keys():
+            return {}, []
         entries = (await admin.describe_configs(topic=name, timeout_ms=timeout_ms)).values()
-        return {entry.name: entry.value for entry in entries if entry.source != "dynamic-topic"}
+        defaults = {entry.name: entry.value for entry in entries if entry.source != "dynamic-topic"}
+        # a broker that is late tells the former values of what was changed
+        known = {entry.name: entry.value for entry in entries if entry.name not in changes}
+        known |= {key: defaults[key] for key in unset if key in defaults} | values
+        if not RISKY_SETTINGS & changes.keys() or not RISKY_SETTINGS <= known.keys():
+            return defaults, []
+        replicas = (await admin.describe_topics([name], timeout_ms=timeout_ms))[name].replication_factor
+        return defaults, _risks(name, replicas, known) if replicas > 1 else []
 
-    defaults = _ask(bootstrap_servers, timeout_s, work)
+    defaults, risks = _ask(bootstrap_servers, timeout_s, work)
     if as_json:
-        print_json({"topic": name, "changed": changes})
+        print_json({"topic": name, "changed": changes, "warnings": risks})
     else:
         texts = [f"{key}={value}" for key, value in values.items()]
         texts += [f"{key} back to the default{_after_space(defaults.get(key))}" for key in dict.fromkeys(unset)]
         click.echo(f"altered {name}: {', '.join(texts)}")
+    for risk in risks if not as_json else ():
+        warn(risk)
     return EXIT_FINE
 
 

@@ -159,6 +159,46 @@ def test_what_is_unset_goes_back_to_a_default(monkeypatch: pytest.MonkeyPatch, o
     assert CliRunner().invoke(alter_command, ["t", *options]).stdout == out
 
 
+class RiskyTopic(AlteredTopic):
+    """Of three replicas; its defaults are those of `cluster up`."""
+
+    async def describe_configs(self, **_: object) -> dict[str, ConfigEntry]:
+        return {
+            name: ConfigEntry(name, value, "static-broker", False, False, "")
+            for name, value in (("min.insync.replicas", "2"), ("unclean.leader.election.enable", "false"))
+        }
+
+    async def describe_topics(self, names: Iterable[str], **_: object) -> dict[str, TopicDescription]:
+        partition = PartitionDescription(0, 1, 3, (1, 2, 3), (1, 2, 3), (), ErrorCode.NONE)
+        return {name: TopicDescription(name, "id", [partition]) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("options", "risk"),
+    [
+        (
+            ["--set", "min.insync.replicas=1"],
+            "t has min.insync.replicas=1: an acknowledged record may be on the leader",
+        ),
+        (["--set", "min.insync.replicas=3"], "t needs all 3 replicas in sync (min.insync.replicas=3): no broker may"),
+        (["--set", "unclean.leader.election.enable=true"], "t allows unclean elections: acknowledged records may be"),
+        (["--unset", "min.insync.replicas"], None),
+        (["--set", "retention.ms=5"], None),
+    ],
+)
+def test_a_change_that_puts_records_at_risk_warns_as_a_creation_does(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], risk: str | None
+) -> None:
+    """`topic create` warned of these settings, and `topic alter` set them without a word."""
+    monkeypatch.setattr("minibroker.admin_call.AdminClient", lambda **_: RiskyTopic())
+    monkeypatch.setattr("minibroker.commands.topic._require_topics", _nothing)
+    run = CliRunner().invoke(alter_command, ["t", *options])
+    assert run.stderr.startswith(f"warning: {risk}" if risk else "")
+    assert bool(run.stderr) == bool(risk)
+    run = CliRunner().invoke(alter_command, ["t", *options, "--json"])
+    assert [each.startswith(str(risk)) for each in json.loads(run.stdout)["warnings"]] == ([True] if risk else [])
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
