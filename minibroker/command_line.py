@@ -41,6 +41,7 @@ PROGRESS_EVERY_S = 0.2
 SECONDS_MAX = 2_147_483
 """Longest time of an option, 24 days: a request has 32 bits for its milliseconds."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_RIGHT_CURE = "run this as its owner, or get the right to it"
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -169,7 +170,8 @@ def _failed_call(error: OSError) -> CommandFailed:
     if isinstance(error, TimeoutError) and not error.errno:  # of a wait of ours, not of the system
         return CommandFailed("a step did not end in time: run it again when this machine has less to do")
     if error.filename is not None:
-        return CommandFailed(f"{os.fsdecode(error.filename)}: {reason}: check the path")
+        cure = NO_RIGHT_CURE if isinstance(error, PermissionError) else "check the path"
+        return CommandFailed(f"{os.fsdecode(error.filename)}: {reason}: {cure}")
     if error.errno in NO_SPACE:
         return CommandFailed(f"the output could not be written: {reason}: free space, or write it elsewhere")
     return CommandFailed(f"reading or writing failed: {reason}: check the input and the output")
@@ -315,20 +317,6 @@ def topics_option(*, required: bool = True, one: bool = False) -> Callable[[F], 
         return cast("F", click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help=count)(argument))
 
     return decorate
-
-
-class ExistingPath(click.Path):
-    """A path that must exist. If it does not, every command exits with 1: that is a failure, not a usage error."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(exists=True, **options)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not os.path.lexists(value):
-            raise CommandFailed(f"there is no {os.fsdecode(value)}: check the path")
-        if not self.dir_okay and os.path.isdir(value):
-            raise CommandFailed(f"{os.fsdecode(value)} is a directory: name a file")
-        return super().convert(value, param, ctx)
 
 
 def json_option(function: F) -> F:

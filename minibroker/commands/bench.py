@@ -9,7 +9,6 @@ from minibroker.command_line import (
     EXIT_FINE,
     SECONDS_MAX,
     CommandFailed,
-    ExistingPath,
     LazyGroup,
     Seconds,
     WrongUsage,
@@ -22,6 +21,7 @@ from minibroker.command_line import (
     warn,
 )
 from minibroker.commands.bench_rate import RATE_MAX, RECORD_BYTES_MAX, SECONDS, write_steadily
+from minibroker.existing_path import ExistingPath
 
 if TYPE_CHECKING:
     from minibroker.bench.case import Case

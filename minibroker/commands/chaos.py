@@ -12,7 +12,6 @@ from minibroker.command_line import (
     EXIT_FOUND_WRONG,
     EXIT_INTERRUPTED,
     CommandFailed,
-    ExistingPath,
     LazyGroup,
     ProgressLine,
     Seconds,
@@ -23,6 +22,7 @@ from minibroker.command_line import (
     print_json,
     print_table,
 )
+from minibroker.existing_path import ExistingPath
 from minibroker.protocol.counted import counted
 from minibroker.unread_output import read_or_not
 

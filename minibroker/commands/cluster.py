@@ -60,7 +60,7 @@ def data_dir_option(function: F) -> F:
         "--data-dir",
         "data_dir",
         envvar="MINIBROKER_DATA_DIR",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=click.Path(path_type=Path, file_okay=False, readable=False),
         default=DEFAULT_DATA_DIRECTORY,
         show_default=True,
         callback=_require_directory,

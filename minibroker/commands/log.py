@@ -9,12 +9,12 @@ from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
     CommandFailed,
-    ExistingPath,
     LazyGroup,
     ProgressLine,
     json_option,
     print_json,
 )
+from minibroker.existing_path import ExistingPath
 from minibroker.protocol.counted import counted
 from minibroker.unread_output import read_or_not
 

@@ -409,7 +409,7 @@ def alter(
         # a broker that is late tells the former values of what was changed
         known = {entry.name: entry.value for entry in entries if entry.name not in changes}
         known |= {key: defaults[key] for key in unset if key in defaults} | values
-        if not RISKY_SETTINGS & changes.keys() or not RISKY_SETTINGS <= known.keys():
+        if not RISKY_SETTINGS & changes.keys() or not known.keys() >= RISKY_SETTINGS:
             return defaults, []
         replicas = (await admin.describe_topics([name], timeout_ms=timeout_ms))[name].replication_factor
         return defaults, _risks(name, replicas, known) if replicas > 1 else []

@@ -25,6 +25,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from minibroker.command_line import NO_RIGHT_CURE
 from minibroker.local_cluster.processes import ProcessIdentity, free_ports
 from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.files.checkpoints import LOCK, parse_partition_directory_name
@@ -199,6 +200,8 @@ def read_cluster_file(data_directory: Path) -> ClusterRecord:
         raise ClusterMissing(
             f"{data_directory} holds no cluster: start one with `minibroker cluster up`, or name its --data-dir"
         ) from None
+    except PermissionError:
+        raise ClusterMissing(f"{path} cannot be read (Permission denied): {NO_RIGHT_CURE}") from None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterMissing(
             f"{path} cannot be read ({error}): remove it and start the cluster again with its former --brokers, --port,"

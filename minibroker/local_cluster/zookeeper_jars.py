@@ -123,7 +123,7 @@ def installed_directory() -> Path:
 def zookeeper_jars() -> list[str]:
     """The jars that were installed, else PySpark's, which is not imported. Raises MissingZooKeeper."""
     installed = [installed_directory() / jar.file_name for jar in JARS]
-    if all(path.is_file() for path in installed):
+    if all(os.path.isfile(path) for path in installed):  # no error where the user may not look
         return [str(path) for path in installed]
     spec = find_spec("pyspark")
     places = list(spec.submodule_search_locations or []) if spec is not None else []
