@@ -473,10 +473,11 @@ class Fetcher:
     def _learn_topic(self, cursor: Cursor, topic_id: str) -> None:
         position = cursor.position
         if cursor.learn_topic(topic_id, self._settings.reset, self._cluster.where(cursor.topic_partition)):
-            self._cluster.log.warning(
-                "the topic of %s was deleted and created again: position %s belonged to the deleted topic",
-                *(cursor.topic_partition, position),
-            )
+            if cursor.halted is None:  # else the error says it
+                self._cluster.log.warning(
+                    "the topic of %s was deleted and created again: position %s belonged to the deleted topic",
+                    *(cursor.topic_partition, position),
+                )
             self._on_moved(cursor)
             self._on_update()
 

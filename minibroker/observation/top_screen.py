@@ -82,5 +82,5 @@ def _aligned(table: list[tuple[str, ...]], width: int) -> list[str]:
 
 def _cell(text: str, width: int, column: int) -> str:
     if len(text) > width:
-        text = "…" + text[1 - width :]
+        text = text[: width - 1] + "…" if text == HEADER[column] else "…" + text[1 - width :]
     return text.rjust(width) if HEADER[column] in NUMBERS else text.ljust(width)

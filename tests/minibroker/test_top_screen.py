@@ -66,3 +66,5 @@ def test_a_narrow_terminal_loses_columns_and_no_partition_name() -> None:
     long = texts([row("a-topic-with-a-rather-long-name-1", 1)], [], 50, 24)[2]
     assert "-long-name-1  " in long
     assert long.startswith("…")
+    narrow = texts(ROWS, [], 40, 24)[1]
+    assert narrow.startswith("PARTITI… "), "a heading is cut at its end; once it was …RTITION"
