@@ -72,5 +72,7 @@ async def length(value: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: exactly_once.py HOST:PORT SOURCE_TOPIC OUTPUT_TOPIC")
     servers, source_topic, output_topic = sys.argv[1:]
     asyncio.run(process(servers, TopicPartition(source_topic, 0), TopicPartition(output_topic, 0), length))

@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -173,3 +175,9 @@ def test_the_first_example_reads_what_it_wrote(earlier: int, capsys: pytest.Capt
     run(story())
     assert f"written to 0 at offset {earlier} under epoch 0" in (printed := capsys.readouterr().out)
     assert f"read from 0 at offset {earlier} b'key' b'value'" in printed
+
+
+def test_an_example_without_arguments_says_which_it_needs() -> None:
+    """It was a ValueError."""
+    run = subprocess.run([sys.executable, EXAMPLES / "exactly_once.py"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (1, "usage: exactly_once.py HOST:PORT SOURCE_TOPIC OUTPUT_TOPIC\n")
