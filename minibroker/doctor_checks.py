@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.command_line import DEFAULT_DATA_DIRECTORY
 from minibroker.local_cluster import zookeeper_jars, zookeeper_process
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.pasteable_cures import with_data_directory
 from minibroker.local_cluster.zookeeper_process import PortOwner
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
@@ -334,10 +334,8 @@ def check_local_brokers(directory: Path) -> list[DoctorFinding]:
             how = "is paused" if state == "paused" else "is down"
             what = "; ".join(local.ended_by_themselves(broker_id)) or f"broker {broker_id} {how}"
             verb = "resume" if state == "paused" else "start"
-            cure = "" if local.data_directory == Path(DEFAULT_DATA_DIRECTORY).absolute() else f" --data-dir {directory}"
-            found.append(
-                DoctorFinding(f"broker {broker_id}", False, what, f"minibroker cluster {verb} {broker_id}{cure}")
-            )
+            cure = with_data_directory(f"`minibroker cluster {verb} {broker_id}`", directory).strip("`")
+            found.append(DoctorFinding(f"broker {broker_id}", False, what, cure))
     return found
 
 

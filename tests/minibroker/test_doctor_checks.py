@@ -193,6 +193,17 @@ def test_a_broker_that_ended_by_itself_is_a_problem(tmp_path: Path) -> None:
     assert doctor_checks.known_ports(tmp_path) == [19_092, 19_093, 12_181]
 
 
+def test_the_commands_of_a_cure_can_be_pasted(tmp_path: Path) -> None:
+    """A directory with a space was two words."""
+    directory = tmp_path / "a b"
+    directory.mkdir()
+    local = LocalCluster(directory, 1, port=19_092, zookeeper_port=12_181)
+    local.record.brokers[1].process = ProcessIdentity(1, "long ago")
+    write_cluster_file(directory, local.record)
+    (dead,) = doctor_checks.check_local_brokers(directory)
+    assert dead.cure == f"minibroker cluster start 1 --data-dir '{directory}'"
+
+
 def test_a_paused_broker_is_a_problem_with_its_own_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who had paused one was told to start it, and `cluster start` said that it runs."""
     local = LocalCluster(tmp_path, 2, port=19_092, zookeeper_port=12_181)
