@@ -254,15 +254,19 @@ class ReplicaManager:
     def unfence(self) -> None:
         """ZooKeeper answers again. If the registration is still the same, so are the leaderships; otherwise each
         partition waits for a LeaderAndIsr to the new broker epoch, however often the fence comes and goes."""
-        if not self.fenced or self.registration.is_fenced():
+        if not self.fenced:
             return
-        same = self._fenced_broker_epoch == self.registration.broker_epoch
-        self.fenced = False
-        self.observer.notify(LeadershipUnfenced(broker_epoch=self.registration.broker_epoch))
-        for partition in list(self.partitions.values()):
-            if not same:
+        broker_epoch = self.registration.broker_epoch
+        if broker_epoch not in (None, self._fenced_broker_epoch):  # also if it is fenced: orders to it may come first
+            self._fenced_broker_epoch = broker_epoch
+            for partition in self.partitions.values():
                 partition.awaits_order = True
-            elif not partition.awaits_order:
+        if self.registration.is_fenced():
+            return
+        self.fenced = False
+        self.observer.notify(LeadershipUnfenced(broker_epoch=broker_epoch))
+        for partition in list(self.partitions.values()):
+            if not partition.awaits_order:
                 partition.handle(ev.BrokerUnfenced(now_ms=self.now_ms()))
 
     # --------------------------------------------------------------------------------------------- partition services

@@ -285,6 +285,23 @@ def test_a_second_fence_lifts_no_fence_of_an_earlier_registration() -> None:
     assert pass_by(71) == [served]
 
 
+@pytest.mark.invariant("I18")
+def test_an_order_that_comes_before_the_fence_ends_counts() -> None:
+    """The process stalls while it registers again, so its deadline has passed, and the order to the new registration
+    comes before ZooKeeper's next answer. No second order follows: the replica stayed fenced until the next election."""
+    noted, fences = Noted(), [True]
+    manager = cast(Any, SimpleNamespace(fenced=True, _fenced_broker_epoch=70, observer=noted.observer))
+    manager.registration = SimpleNamespace(broker_epoch=71, is_fenced=lambda: fences[0])
+    manager.partitions, manager.now_ms = {A3: noted.partition}, lambda: 5
+    ReplicaManager.unfence(manager)  # registered
+    ReplicaManager.unfence(manager)  # the order is here
+    assert noted.partition.awaits_order
+    noted.partition.awaits_order = False  # and is carried out
+    fences[0] = False
+    ReplicaManager.unfence(manager)
+    assert noted.done == [ev.BrokerUnfenced(now_ms=5)]
+
+
 def test_replication_counts_the_milliseconds_of_the_loop() -> None:
     manager = cast(Any, SimpleNamespace(_loop=SimpleNamespace(time=lambda: 12.3459)))
     assert ReplicaManager.now_ms(manager) == 12_345
