@@ -353,9 +353,11 @@ class RealDisk:
     def has_room(self, path: str, size: int) -> bool:
         """By making such a file for a moment; where that fails for another reason, the free bytes decide. What a killed
         process leaves of it, the next question removes."""
+        temporary = f"{path}/room.tmp"
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         if self.free_bytes(path) < size:
             return False
-        temporary = f"{path}/room.tmp"
         try:
             with disk_errors("reserve", temporary):
                 descriptor = _open_file(temporary, os.O_RDWR | os.O_CREAT)

@@ -316,3 +316,13 @@ def test_a_directory_has_room_only_if_a_file_can_be_made(
     assert RealDisk().has_room(str(tmp_path), 1_000) == has_room
     assert not RealDisk().has_room(str(tmp_path), 1 << 60)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_of_such_a_file_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are those that the next question looks for: they were counted as used, so the directory stayed full."""
+    left = tmp_path / "room.tmp"
+    left.write_bytes(b"")
+    monkeypatch.setattr(RealDisk, "free_bytes", lambda self, path: 0 if left.exists() else 1_000)
+    assert RealDisk().has_room(str(tmp_path), 1_000)
