@@ -25,7 +25,8 @@ REPORT_RETRY_MS = 200
 writes."""
 HEALING_REPORTS = 2
 """The controller also learns of a failure from refused LeaderAndIsr requests: a refusal may be in flight when the disk
-recovers, or may have arrived although no report did. So recovery is always reported, and again after a pause."""
+recovers, or may have arrived although no report did. So recovery is always reported, and again after a pause, also
+while other replicas stay offline."""
 
 
 class ControllerLink:
@@ -65,8 +66,9 @@ class ControllerLink:
         offline = self._offline_partitions()
         self._failures += 1
         self._unreported.update({each: self._failures for each in offline if each not in self._offline_before})
+        if not offline or not self._offline_before.issubset(offline):
+            self._healing_reports_due = HEALING_REPORTS
         self._offline_before = frozenset(offline)
-        self._healing_reports_due = HEALING_REPORTS
         self._changed.set()
 
     def registered(self) -> None:
@@ -79,7 +81,7 @@ class ControllerLink:
             await self._changed.wait()
             self._changed.clear()
             is_reported = await self._report()
-            if not is_reported or self._unreported or (self._healing_reports_due and not self._offline_partitions()):
+            if not is_reported or self._unreported or self._healing_reports_due:
                 await asyncio.sleep(REPORT_RETRY_MS / 1000)
                 self._changed.set()
 
@@ -90,7 +92,7 @@ class ControllerLink:
         epoch = self._broker_epoch()
         if epoch is None:
             return False
-        is_known = (epoch, offline) == self._reported if offline else not self._healing_reports_due
+        is_known = not self._healing_reports_due and (not offline or (epoch, offline) == self._reported)
         if is_known and not unreported:  # what failed again may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
@@ -100,7 +102,7 @@ class ControllerLink:
         is_repeated = self._reported == (epoch, offline)
         self._reported = (epoch, offline)
         self._unreported = {each: at for each, at in self._unreported.items() if unreported.get(each) != at}
-        if not offline and self._healing_reports_due == due:
+        if due and not unreported and self._healing_reports_due == due:
             self._healing_reports_due -= 1
         if not is_repeated:
             log.info("reported %d offline replicas to the controller", len(offline))

@@ -191,6 +191,21 @@ def test_recovery_is_reported_twice_in_case_a_refusal_is_in_flight() -> None:
     assert scene.reports == [[FAILED], [], []]
 
 
+def test_a_recovery_is_reported_twice_while_another_replica_stays_offline() -> None:
+    """An answer of this broker that names the recovered replica as offline may be in flight, too: the controller that
+    took it last kept a sound replica out of the ISR until the other one recovered."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED, OTHER)
+        await asyncio.sleep(2)
+        await scene.disk(FAILED)
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.reports == [[FAILED, OTHER], [FAILED], [FAILED]]
+
+
 def test_nothing_is_reported_if_nothing_failed() -> None:
     scene = Scene()
 
