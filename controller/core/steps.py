@@ -130,8 +130,9 @@ def _on_took_over(state: ControllerState) -> list[ControllerEffect]:
     """Before brokers have had time to answer (`unresponsive_brokers`), elect no leader and send no LeaderAndIsr."""
     state.unresponsive, state.is_gathering = frozenset(state.brokers), True
     effects: list[ControllerEffect] = [OpenChannel(broker=broker) for broker in state.live_brokers()]
-    effects += deletion.resume(state)
-    effects += send_metadata(state, state.partitions(), to=state.brokers)
+    deletions = deletion.resume(state)
+    effects += send_metadata(state, state.partitions(), to=state.brokers)  # first: the answer names offline replicas
+    effects += deletions
     return [*effects, *([] if state.brokers else unresponsive_brokers.on_answers_due(state))]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
+from minibroker.controller.core.control_requests import StopReplica, UpdateMetadata
+from minibroker.controller.core.controller_state import ControllerState, Deletion, RegisteredBroker, Topic
 from minibroker.controller.core.election import PartitionChange, elect, elect_preferred
 from minibroker.controller.core.events import (
     AnswersDue,
@@ -15,6 +16,7 @@ from minibroker.controller.core.events import (
     RegistrationsChanged,
     ReplicasFailed,
     Resign,
+    Send,
     TookOver,
     Unregister,
     WriteLeaderships,
@@ -76,6 +78,16 @@ def test_replica_that_an_answer_names_as_offline_is_not_elected_for_that_answer(
     step(state, ReplicasFailed(broker_id=2, broker_epoch=20, partitions=(T0,)))
     assert state.leaderships[T0].in_sync_replicas == (1, 2)
     assert [change.after.in_sync_replicas for change in changes(step(state, answered(2)))] == [(1, 2)]
+
+
+@pytest.mark.invariant("I28")
+def test_the_first_order_of_a_new_controller_is_metadata_though_a_deletion_waits() -> None:
+    """Elections wait for the first answer, and only an answer to UpdateMetadata names the replicas that are offline."""
+    state = cluster_state(2, 3, now=leadership(1, 1, 2))
+    state.topics["old"] = Topic(topic_id="t2", assignment={0: (1, 2, 3)})
+    state.deletions["old"] = Deletion(is_started=True, is_recorded=True)
+    orders = [each.orders[0] for each in step(state, TookOver()) if isinstance(each, Send) and each.broker_id == 2]
+    assert [type(each) for each in orders] == [UpdateMetadata, StopReplica]
 
 
 @pytest.mark.invariant("I34")
