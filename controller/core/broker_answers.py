@@ -49,7 +49,9 @@ def offline_in(broker: RegisteredBroker, response: Response) -> list[ControllerE
         return []
     named = ((topic.topic_name, each) for topic in response.offline_partitions for each in topic.partitions)
     offline = tuple(TopicPartition(name, number) for name, number in named)
-    event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=offline)
+    event = ReplicasFailed(
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=offline, is_refusal=False
+    )
     return [event] if offline else []
 
 

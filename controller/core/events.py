@@ -96,11 +96,13 @@ class LeadersMoved(ControllerEvent, frozen=True, kw_only=True):
 
 
 class ReplicasFailed(ControllerEvent, frozen=True, kw_only=True):
-    """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these."""
+    """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these, or named them as offline."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     partitions: tuple[TopicPartition, ...]
+    is_refusal: bool = True
+    """Else the answer tells no more than the broker's own reports do, and may be older than the last one."""
 
 
 class RebalanceDue(ControllerEvent, frozen=True, kw_only=True):

@@ -202,7 +202,7 @@ HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
     ],
     it_answers_for_the_first_time: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
     it_answers_for_the_first_time_with_offline_replicas: lambda epoch: [
-        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,), is_refusal=False),
         BrokerAnswered(broker_id=2, broker_epoch=epoch),
     ],
     it_answers_as_usual: lambda epoch: [],

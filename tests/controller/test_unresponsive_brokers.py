@@ -11,6 +11,7 @@ from minibroker.controller.core.events import (
     AnswersDue,
     BrokerAnswered,
     BrokerSilent,
+    ControlledShutdownReceived,
     ControllerEffect,
     LeaderCutOff,
     RegistrationsChanged,
@@ -23,6 +24,7 @@ from minibroker.controller.core.events import (
 )
 from minibroker.controller.core.steps import step
 from minibroker.controller.core.unresponsive_brokers import NEVER_ANSWERED_SECONDS, _may_wait
+from minibroker.protocol.wire.messages import ControlledShutdownRequest
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 LONG = 6.0
@@ -88,6 +90,20 @@ def test_the_first_order_of_a_new_controller_is_metadata_though_a_deletion_waits
     state.deletions["old"] = Deletion(is_started=True, is_recorded=True)
     orders = [each.orders[0] for each in step(state, TookOver()) if isinstance(each, Send) and each.broker_id == 2]
     assert [type(each) for each in orders] == [UpdateMetadata, StopReplica]
+
+
+@pytest.mark.invariant("I36")
+@pytest.mark.parametrize(("is_refusal", "is_online"), [(False, True), (True, False)])
+def test_an_answer_that_a_report_has_overtaken_names_no_replica_as_offline(is_refusal: bool, is_online: bool) -> None:
+    """The first answer of a broker was held up, and its replica healed meanwhile. That is reported twice and not again:
+    the only member of an ISR stayed offline for this controller until its broker restarted. A refused order differs:
+    its replica needs a new epoch, and the broker reports again."""
+    state = cluster_state(2, 3, now=leadership(2, 2))
+    step(state, TookOver())
+    well = ControlledShutdownRequest(broker_id=2, broker_epoch=20, offline_partitions=[])
+    step(state, ControlledShutdownReceived(request_id=1, request=well))
+    step(state, ReplicasFailed(broker_id=2, broker_epoch=20, partitions=(T0,), is_refusal=is_refusal))
+    assert state.is_online(T0, 2) is is_online
 
 
 @pytest.mark.invariant("I34")
