@@ -246,8 +246,9 @@ class ZooKeeperCoordination:
         """After a pause: what has ended this client may end the next one at once."""
         assert self._loop is not None
         self._client = None
-        self._stop_client(client)
         self._loop.call_later(RECONNECT_DELAY_SECONDS_MAX, self._reopen_client)
+        with contextlib.suppress(RuntimeError):  # there is no thread for it
+            self._stop_client(client)
 
     def _reopen_client(self) -> None:
         assert self._loop is not None
@@ -256,7 +257,7 @@ class ZooKeeperCoordination:
         self._is_zxid_doubtful = True
         try:
             self._open_client()
-        except OSError as error:  # no file descriptor for it
+        except (OSError, RuntimeError) as error:  # no file descriptor for it, or no thread
             logger.warning("cannot reach for ZooKeeper %s: %s", self._servers, error)
             self._loop.call_later(RECONNECT_DELAY_SECONDS_MAX, self._reopen_client)
 

@@ -9,6 +9,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -283,6 +284,42 @@ async def test_a_session_begins_anew_after_look_ups_of_the_name_failed(
         monkeypatch.undo()
         await coordination.close()
         server.close()
+
+
+class ClientWithoutThread:
+    """A lack of threads has ended kazoo's, and refuses the next ones."""
+
+    last_zxid = 0
+
+    def start_async(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_a_client_is_opened_again_until_there_is_a_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reports that lack by a RuntimeError. It left the broker without ZooKeeper until it was restarted."""
+    opened: list[ClientWithoutThread] = []
+    is_persistent = asyncio.Event()
+
+    def open_client(*_: Any, **__: Any) -> ClientWithoutThread:
+        opened.append(ClientWithoutThread())
+        if len(opened) == 3:
+            is_persistent.set()
+        return opened[-1]
+
+    def lacking(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(zookeeper_adapter, "RECONNECT_DELAY_SECONDS_MAX", 0.001)
+    monkeypatch.setattr(zookeeper_adapter, "open_kazoo", open_client)
+    coordination = ZooKeeperCoordination("localhost:1", 2_000)
+    with pytest.raises(RuntimeError):
+        await coordination.start()
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", lacking)
+        coordination._on_ended(opened[0], None)
+        async with asyncio.timeout(2):
+            await is_persistent.wait()
+    await coordination.close()
 
 
 def test_kazoo_is_not_imported_before_a_session_is_opened() -> None:
