@@ -314,7 +314,7 @@ class Cursor:
             if not self.epoch_starts or epoch > self.epoch_starts[-1][0]:
                 self.epoch_starts.append((epoch, start))
         if len(self.epoch_starts) > EPOCHS_MAX:
-            del self.epoch_starts[1]
+            del self.epoch_starts[1 : len(self.epoch_starts) - EPOCHS_MAX + 1]
             self.epoch_starts[0] = NO_EPOCH, self.epoch_starts[0][1]
 
     def _parting(self, end: EpochEndOffset) -> Offset | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.client.consumer.cursor import Cursor, OffsetReset
+from minibroker.client.consumer.cursor import EPOCHS_MAX, NO_EPOCH, Cursor, OffsetReset
 from minibroker.client.consumer.fetch_in_flight import Asked
 from minibroker.client.errors import OffsetOutOfRange
 from minibroker.protocol.errors import ErrorCode
@@ -313,6 +313,16 @@ def test_a_leader_without_the_last_epoch_that_was_read_has_another_log_from_ther
     assert problem.divergent_offset == parting
     is_halted = halt or parting is None
     assert (cursor.halted is problem, cursor.position) == (is_halted, 100 if is_halted else parting)
+
+
+def test_the_epochs_that_are_remembered_are_limited_however_many_come_at_once() -> None:
+    """One was forgotten for each fetch, which may bring many."""
+    cursor = cursor_at(0)
+    chunk = a_chunk()
+    chunk.unread.extend((0, header_for(offset, offset)) for offset in range(2 * EPOCHS_MAX))
+    cursor.fetched(chunk, 2 * EPOCHS_MAX, 2 * EPOCHS_MAX - 1)
+    assert len(cursor.epoch_starts) == EPOCHS_MAX
+    assert cursor.epoch_starts[:2] == [(NO_EPOCH, 0), (EPOCHS_MAX + 1, EPOCHS_MAX + 1)]
 
 
 @pytest.mark.invariant("I22")
