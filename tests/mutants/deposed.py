@@ -206,8 +206,8 @@ CACHES = (
         edits=(
             Edit(
                 "broker.replicas.replica_manager",
-                "            elif not partition.awaits_order:\n",
-                "            else:\n",
+                "            if not partition.awaits_order:\n",
+                "            if True:\n",
             ),
         ),
         schedule=UnitTest(
