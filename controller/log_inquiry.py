@@ -12,7 +12,7 @@ from functools import partial
 
 from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
-from minibroker.protocol.wire.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
+from minibroker.protocol.wire.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, grouped_by_topic
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, UnreadableAnswer
 
@@ -70,12 +70,7 @@ async def _ask(
     channel: RequestChannel, broker_epoch: BrokerEpoch, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ReplicaLog]:
     """Raises RequestFailed also when the answer leaves out a partition, or is of another registration."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    request = GetReplicaLogInfoRequest(
-        topics=[TopicPartitions(topic_name=name, partitions=numbers) for name, numbers in topics.items()]
-    )
+    request = GetReplicaLogInfoRequest(topics=grouped_by_topic(partitions))
     response = await channel.ask(request, GetReplicaLogInfoResponse, ANSWER_TIMEOUT_MS)
     if response.broker_epoch != broker_epoch:
         raise RequestFailed(f"answered under broker epoch {response.broker_epoch}, not {broker_epoch}")

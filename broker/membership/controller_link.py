@@ -6,13 +6,18 @@ Source: replication rules, section 9; hardening rule 13.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from minibroker.protocol.counted import some_of
 from minibroker.protocol.events.broker_events import HandoverUnfinished
 from minibroker.protocol.ids import TopicPartition, to_wire
-from minibroker.protocol.wire.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
+from minibroker.protocol.wire.messages import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    TopicPartitions,
+    grouped_by_topic,
+)
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
@@ -96,7 +101,7 @@ class ControllerLink:
         if is_known and not unreported:  # what failed again may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
-        response = await self._ask(grouped(offline))
+        response = await self._ask(grouped_by_topic(offline))
         if response is None:
             return False
         is_repeated = self._reported == (epoch, offline)
@@ -143,11 +148,3 @@ class ControllerLink:
         except RequestFailed as error:
             log.info("controller %d: %s", broker_id, error)
             return None
-
-
-def grouped(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
-    """As messages name them."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return [TopicPartitions(topic_name=name, partitions=found) for name, found in topics.items()]

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from minibroker.broker.configuration.dynamic_config import DynamicConfig
-from minibroker.broker.membership.controller_link import grouped
 from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataChange, MetadataImage
 from minibroker.broker.membership.registration import Registration
@@ -318,7 +317,7 @@ class RequestHandlers:
         self._after(change)
         return m.UpdateMetadataResponse(
             controller_unreachable_ms=self._manager.alter_partition.unreachable_ms(),
-            offline_partitions=grouped(self._manager.offline_partitions()),
+            offline_partitions=m.grouped_by_topic(self._manager.offline_partitions()),
         )
 
     def _stop_replica(self, request: IncomingRequest, body: m.StopReplicaRequest) -> m.Response:

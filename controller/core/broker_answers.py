@@ -17,6 +17,7 @@ from minibroker.protocol.wire.messages import (
     StopReplicaResponse,
     StopReplicaTopic,
     UpdateMetadataResponse,
+    partitions_in,
 )
 
 GONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -47,8 +48,7 @@ def offline_in(broker: RegisteredBroker, response: Response) -> list[ControllerE
     just taken over, or the broker reported them under an earlier registration."""
     if not isinstance(response, UpdateMetadataResponse):
         return []
-    named = ((topic.topic_name, each) for topic in response.offline_partitions for each in topic.partitions)
-    offline = tuple(TopicPartition(name, number) for name, number in named)
+    offline = tuple(partitions_in(response.offline_partitions))
     event = ReplicasFailed(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=offline, is_refusal=False
     )

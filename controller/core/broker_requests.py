@@ -42,7 +42,8 @@ from minibroker.protocol.wire.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     Response,
-    TopicPartitions,
+    grouped_by_topic,
+    partitions_in,
 )
 
 
@@ -172,9 +173,7 @@ def _on_offline_partitions(
 ) -> list[ControllerEffect]:
     assert request.offline_partitions is not None
     broker_id = request.broker_id
-    offline = frozenset(
-        TopicPartition(topic.topic_name, number) for topic in request.offline_partitions for number in topic.partitions
-    )
+    offline = frozenset(partitions_in(request.offline_partitions))
     was_offline = bool(state.offline_replicas.get(broker_id))
     state.reported = state.reported | {request.broker_epoch}
     reason = (
@@ -195,13 +194,9 @@ def on_leaders_moved(state: ControllerState, event: LeadersMoved) -> list[Contro
     if event.broker_id in state.shutting_down and event.followed:
         stops = stop_replica(state, event.followed, delete=False)
         effects += send_to_broker(state, event.broker_id, stops)
-    led: dict[str, list[int]] = {}
-    for partition in event.partitions:
-        leadership = state.leaderships.get(partition)
-        if leadership is not None and leadership.leader == event.broker_id:
-            led.setdefault(partition.topic, []).append(partition.partition)
-    remaining = [TopicPartitions(topic_name=name, partitions=led[name]) for name in led]
-    response = ControlledShutdownResponse(remaining_partitions=remaining)
+    present = state.leaderships
+    led = [each for each in event.partitions if each in present and present[each].leader == event.broker_id]
+    response = ControlledShutdownResponse(remaining_partitions=grouped_by_topic(led))
     return [*effects, Answer(request_id=event.request_id, response=response)]
 
 

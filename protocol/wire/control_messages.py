@@ -5,11 +5,12 @@ ConfirmFailure, with which any broker asks another one to confirm a failure. Imp
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from msgspec import Meta
 
-from minibroker.protocol.ids import MAX_INT32
+from minibroker.protocol.ids import MAX_INT32, TopicPartition
 from minibroker.protocol.wire.message_types import (
     BROKERS_MAX,
     I16,
@@ -126,6 +127,19 @@ class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
 class TopicPartitions(Message, frozen=True, kw_only=True):
     topic_name: TopicName
     partitions: Annotated[list[PartitionIndex], Meta(max_length=PARTITIONS_MAX)]
+
+
+def grouped_by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    """As messages name them: topics and their partitions in the order in which they come."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return [TopicPartitions(topic_name=name, partitions=numbers) for name, numbers in topics.items()]
+
+
+def partitions_in(topics: Iterable[TopicPartitions]) -> Iterator[TopicPartition]:
+    """The partitions that a message names, in its order."""
+    return (TopicPartition(topic.topic_name, number) for topic in topics for number in topic.partitions)
 
 
 class UpdateMetadataResponse(Response, frozen=True, kw_only=True):

@@ -150,6 +150,8 @@ from minibroker.protocol.wire.control_messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
     UpdateMetadataTopic,
+    grouped_by_topic,
+    partitions_in,
 )
 from minibroker.protocol.wire.message_types import (
     BROKERS_MAX,
@@ -303,6 +305,8 @@ __all__ = [
     "UpdateMetadataResponse",
     "UpdateMetadataTopic",
     "confirmation_of",
+    "grouped_by_topic",
+    "partitions_in",
 ]
 
 
