@@ -421,8 +421,8 @@ def alter(
         texts = [f"{key}={value}" for key, value in values.items()]
         texts += [f"{key} back to the default{_after_space(defaults.get(key))}" for key in dict.fromkeys(unset)]
         click.echo(f"altered {name}: {', '.join(texts)}")
-    for risk in risks if not as_json else ():
-        warn(risk)
+        for risk in risks:
+            warn(risk)
     return EXIT_FINE
 
 
