@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from minibroker.broker.log.cutting import delete_head
 from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX, LogStartReason
 from minibroker.runtime.ports import BadEntry
 from tests.broker.log.machine import (
@@ -21,6 +20,7 @@ from tests.broker.log.machine import (
     append,
     drive,
     reset,
+    start_at,
     trim_epochs,
     truncate,
 )
@@ -99,9 +99,7 @@ class History:
 
     def start_at(self, offset: int, reason: LogStartReason) -> None:
         """Raise the log's start, and delete the segments in front of it."""
-        drive(self.log.record_start(offset, reason))
-        self.log.trim_before(offset, reason)
-        delete_head(self.log, offset)
+        start_at(self.log, offset, reason)
         trim_epochs(self.log)
         self.store()
 

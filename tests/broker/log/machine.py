@@ -194,6 +194,13 @@ def trim_epochs(log: PartitionLog) -> None:
         log.write_epoch_entries([(below[-1][0], start), *entries[len(below) :]])
 
 
+def start_at(log: PartitionLog, offset: int, reason: LogStartReason = LogStartReason.TRIM) -> int:
+    """Raise the log's start: record, trim, delete. Returns the base offset of the first remaining segment."""
+    drive(log.record_start(offset, reason))
+    log.trim_before(offset, reason)
+    return delete_head(log, offset)
+
+
 def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
     """Apply retention like a leader without in-sync followers: decide, record, trim, delete. Returns the log's
     start."""

@@ -12,7 +12,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.runtime.ports import OutOfDescriptors
 from minibroker.simulation.world.node import ProcessDead
-from tests.broker.log.machine import PATH, SMALL, Machine, append, check_log, drive, reset
+from tests.broker.log.machine import PATH, SMALL, Machine, append, check_log, drive, reset, start_at
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart
 
 CALLS_MAX = 40
@@ -288,9 +288,7 @@ def test_producers_of_a_deleted_head_outlive_a_kill_and_a_later_power_cut(machin
     append(log, 1)
     store(directory, log)
     base, end = log.segments[-1].base_offset, log.log_end_offset
-    drive(log.record_start(base, LogStartReason.TRIM))
-    log.trim_before(base, LogStartReason.TRIM)
-    assert delete_head(log, base) == base
+    assert start_at(log, base) == base
     drive(directory.maintain(1 << 50))
     assert log.producers.get(7) is not None
     machine.lose_power()

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replication.producer_state import (
@@ -19,7 +18,6 @@ from minibroker.broker.replication.producer_state import (
 )
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.files.checkpoints import LogStartReason
 from tests.broker.log.machine import (
     PARTITION,
     SMALL,
@@ -29,6 +27,7 @@ from tests.broker.log.machine import (
     drive,
     make_batch,
     reset,
+    start_at,
     trim_epochs,
     truncate,
 )
@@ -123,9 +122,7 @@ def without_head(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
     append(log, 3)
     drive(log.flush())
     drive(directory.checkpoint_recovery_points())
-    drive(log.record_start(8, LogStartReason.TRIM))
-    log.trim_before(8, LogStartReason.TRIM)
-    delete_head(log, 8)
+    start_at(log, 8)
     trim_epochs(log)
     settle(directory)
     return directory, log
@@ -186,9 +183,7 @@ def test_a_snapshot_in_front_of_a_deleted_head_does_not_tell_of_the_batches_betw
     append(log, 20)
     drive(log.flush())
     start = log.segments[-1].base_offset
-    drive(log.record_start(start, LogStartReason.TRIM))
-    log.trim_before(start, LogStartReason.TRIM)
-    delete_head(log, start)
+    start_at(log, start)
     machine.kill()
     lose_snapshot(machine, "removed")
     machine.edit(f"{older:020d}.snapshot", content)
@@ -354,9 +349,7 @@ def test_a_snapshot_that_is_not_used_is_written_anew(machine: Machine, content: 
     machine.lose_power()
     log = machine.open_log(SMALL)[1]
     assert log.report.files_not_used == []
-    drive(log.record_start(12, LogStartReason.TRIM))
-    log.trim_before(12, LogStartReason.TRIM)
-    delete_head(log, 12)
+    start_at(log, 12)
     machine.kill()
     log = machine.open_log(SMALL)[1]
     assert (check_first_of(log, 7), check_first_of(log, 2)) == (Duplicate(10, 11), Accept())
@@ -372,9 +365,7 @@ def test_a_snapshot_that_is_not_used_goes_if_there_is_no_room_for_a_new_one(mach
     log = machine.open_log(SMALL)[1]
     machine.storage.heal()
     assert check_first_of(log, 7) == Duplicate(10, 11)
-    drive(log.record_start(12, LogStartReason.TRIM))
-    log.trim_before(12, LogStartReason.TRIM)
-    delete_head(log, 12)
+    start_at(log, 12)
     machine.kill()
     log = machine.open_log(SMALL)[1]
     assert is_refused(check_first_of(log, 7))
@@ -398,9 +389,7 @@ def test_a_snapshot_without_a_batch_in_front_is_used(machine: Machine) -> None:
     older_epochs = machine.content("leader-epoch-checkpoint")
     append(log, 1, epoch=3, producer=(7, 0, 0))
     sync(directory, log)
-    drive(log.record_start(12, LogStartReason.TRIM))
-    log.trim_before(12, LogStartReason.TRIM)
-    delete_head(log, 12)
+    start_at(log, 12)
     sync(directory, log)
     drive(directory.maintain(0))
     machine.lose_power()
@@ -443,9 +432,7 @@ def test_an_older_snapshot_is_not_believed_once_the_head_is_gone(machine: Machin
         machine.edit(SNAPSHOT, older)
         log = machine.open_log(SMALL)[1]
     assert check_first_of(log, 7) == Duplicate(10, 11)
-    drive(log.record_start(12, LogStartReason.TRIM))
-    log.trim_before(12, LogStartReason.TRIM)
-    delete_head(log, 12)
+    start_at(log, 12)
     machine.kill()
     log = machine.open_log(SMALL)[1]
     assert log.damage is None
