@@ -9,6 +9,7 @@ import pytest
 
 from minibroker.broker.membership.noted_changes import NotedChanges
 from minibroker.simulation.swarm.choices import NOTHING_DRAWN, is_drawn
+from minibroker.simulation.swarm.faults import older_zookeeper
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.older_zookeeper import OlderZooKeeper
 from minibroker.simulation.swarm.options import (
@@ -104,6 +105,29 @@ def test_killed_broker_that_noted_no_change_while_it_ran_is_a_finding(monkeypatc
     for seed in SEEDS:
         play(seed, look)
     assert any("has seen a change that the copy lacks, and has not noted it" in text for text in texts)
+
+
+def test_broker_that_stops_before_it_is_back_in_zookeeper_need_not_have_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 17480827. Its marker of a clean stop proves nothing then (decision 0032)."""
+    monkeypatch.setattr(older_zookeeper, "ONE_WAS_DOWN_SHARE", 0.0)
+    monkeypatch.setattr(older_zookeeper, "BEFORE_THE_END", (0.0,))
+    stopped: list[int] = []
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        await asyncio.sleep(older_zookeeper.NOTED_SECONDS)
+        sequence = OlderZooKeeper(injector, random.Random(1))
+        sequence._copy()
+        injector.zookeeper.stop()
+        await asyncio.sleep(4.0)  # all are fenced by then
+        injector.zookeeper.start()
+        await sequence.play()
+        assert injector.reference.findings == []
+        stopped.extend(sequence._clean)
+        await whole(injector)
+
+    under_faults(case)
+    assert stopped
 
 
 def test_leader_on_the_copy_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

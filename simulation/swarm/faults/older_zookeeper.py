@@ -75,6 +75,8 @@ class OlderZooKeeper:
         """Brokers whose stop went to its end."""
         self._ends: dict[int, tuple[float, float]] = {}
         """When each broker ended, or was asked to stop, and since when it was registered then."""
+        self._repaired_at = 0.0
+        """Since then nothing is broken: each broker has ZooKeeper again `NOTED_SECONDS` later."""
         self._whole = (0.0, 0.0)
         """From when to when nothing was broken, and no broker ended."""
         self._lacking: list[float] = []
@@ -93,6 +95,7 @@ class OlderZooKeeper:
 
     async def play(self) -> None:
         injector, brokers = self.injector, list(self.injector.cluster.broker_ids)
+        self._repaired_at = injector.world.loop.elapsed
         if injector.faulty_disks or not await injector.wait(
             lambda: all(map(injector.is_alive, brokers)), READY_SECONDS
         ):
@@ -205,11 +208,12 @@ class OlderZooKeeper:
         return unaware
 
     def _saw_a_change(self, broker_id: int) -> bool:
-        """Its own stop, or a state that was written long enough before the end of a whole cluster in which it was
-        registered. Judged from outside: by ZooKeeper, and by how the broker ended."""
-        if broker_id in self._clean:
-            return True
+        """Its own stop, unless it had just come back to ZooKeeper, or a state that was written long enough before the
+        end of a whole cluster in which it was registered. Judged from outside: by ZooKeeper, and by how the broker
+        ended."""
         ended_at, registered_at = self._ends[broker_id]
+        if broker_id in self._clean and max(self._repaired_at, registered_at) + NOTED_SECONDS <= ended_at:
+            return True
         whole_since, whole_until = self._whole
         known_until = min(ended_at, whole_until) - NOTED_SECONDS
         return any(max(at, registered_at, whole_since) <= known_until for at in self._lacking)
