@@ -9,6 +9,7 @@ and on each connection from the first byte of the next write; so the API of a re
 
 import asyncio
 import enum
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -111,6 +112,8 @@ class MessageHold:
         self._action = action
         self._times = times
         self._waiting: list[HeldEnd] = []
+        self._began: dict[tuple[str, str], float] = {}
+        """When the first frame of each way was caught, in loop time."""
         self._caught = asyncio.Event()
         self._passes = 0
         self.is_open = False
@@ -125,6 +128,10 @@ class MessageHold:
         """It holds or drops frames now, or will do so with the next match."""
         return not self.is_open and self._action is not Action.PASS and (self._times > 0 or self.held > 0)
 
+    def since(self, source: str, target: str) -> float:
+        """When it began to hold or lose the frames of this way, in loop time; infinity if it does not."""
+        return self._began.get((source, target), math.inf) if self.is_active else math.inf
+
     def decide(self, frame: Frame, end: "HeldEnd") -> Action:
         """The action for a frame that has arrived for this end."""
         if self.is_open or self._source not in (None, frame.source) or self._target not in (None, frame.target):
@@ -138,6 +145,7 @@ class MessageHold:
             return Action.PASS
         self._times -= 1
         self.seen.append(frame)
+        self._began.setdefault((frame.source, frame.target), asyncio.get_running_loop().time())
         self._caught.set()
         if self._action is Action.HOLD:
             self._waiting.append(end)

@@ -249,6 +249,8 @@ class FencingChecker(Checker):
         since, until = self._network.last_cut(observer, name_of(broker_id)) or (math.inf, -math.inf)
         if until - since >= SILENT_SECONDS and now - until <= RECONNECT_SECONDS:
             return True
+        if any(now - hold.since(observer, name_of(broker_id)) >= SILENT_SECONDS for hold in self._network.holds):
+            return True  # its orders wait, while other connections of the two go on (seed 17490230)
         answered_at = self._network.contact(observer, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)

@@ -245,7 +245,22 @@ async def _silent_broker(life: Life) -> None:
     assert not life.checker.counts
 
 
-@pytest.mark.parametrize("act", [_killed_broker, _killed_controller, _rejected_broker, _silent_broker])
+async def _leader_without_orders(life: Life) -> None:
+    """It answers what the controller's replicas fetch, but no order: seed 17490230."""
+    leader = await life.lead("a")
+    network = life.cluster.world.network
+    hold = network.hold(f"broker-{life.controller}", f"broker-{leader}", requests(ApiKey.LEADER_AND_ISR))
+    third = life.others(life.controller, leader)[0]
+    life.cluster.kill(third)
+    await hold.caught()
+    life.cluster.start(third)  # a controller that no broker answers would doubt itself
+    await life.cluster.until(lambda: life.checker.counts["broker fenced falsely: it lives"] == 1, 15, "its removal")
+    hold.release()
+
+
+@pytest.mark.parametrize(
+    "act", [_killed_broker, _killed_controller, _rejected_broker, _silent_broker, _leader_without_orders]
+)
 def test_reactions_to_real_and_false_failures_are_counted_and_are_no_finding(
     act: Callable[[Life], Awaitable[None]],
 ) -> None:
