@@ -49,7 +49,7 @@ from minibroker.client.limits import (
     parse_servers,
 )
 from minibroker.client.metadata_cache import Address
-from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.offsets import OffsetAndTimestamp, list_ends, list_offsets
 from minibroker.client.public_client import PublicClient
 from minibroker.client.topics import with_similar_topic
 from minibroker.protocol.counted import some_of
@@ -347,9 +347,9 @@ class AdminClient(PublicClient):
         described = await self.describe_topics([topic], timeout_ms=deadline.remaining_ms())
         partitions = [TopicPartition(topic, partition.partition) for partition in described[topic].partitions]
         cluster = self._cluster_checked()
-        starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), deadline)
-        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST_TIMESTAMP), deadline)
-        return {partition: (starts[partition].offset or 0, ends[partition].offset or 0) for partition in partitions}
+        starts = await list_ends(cluster, partitions, EARLIEST_TIMESTAMP, deadline)
+        ends = await list_ends(cluster, partitions, LATEST_TIMESTAMP, deadline)
+        return {partition: (starts[partition], ends[partition]) for partition in partitions}
 
     # ------------------------------------------------------------------------------------------------------- settings
     async def describe_configs(

@@ -5,6 +5,7 @@ leader that does not know its end yet (OFFSET_NOT_AVAILABLE) is asked again unti
 """
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -16,12 +17,16 @@ from minibroker.protocol.counted import some_of
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+
+NO_OFFSET = "the answer to ListOffsets names no offset"
 
 
 class OffsetAndTimestamp(msgspec.Struct, frozen=True):
@@ -71,6 +76,18 @@ async def list_offsets(
             raise CallTimedOut(f"offsets of {names} are not known after {round(deadline.timeout_ms)} ms", last)
 
 
+async def list_ends(
+    cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
+) -> dict[TopicPartition, Offset]:
+    """The offset at one end of each partition (EARLIEST_TIMESTAMP or LATEST_TIMESTAMP). Raises what `list_offsets`
+    raises."""
+    offsets: dict[TopicPartition, Offset] = {}
+    for partition, answer in (await list_offsets(cluster, dict.fromkeys(partitions, end), deadline)).items():
+        assert answer.offset is not None, "each log has a beginning and an end"
+        offsets[partition] = answer.offset
+    return offsets
+
+
 async def ask_offsets(
     cluster: Cluster, wanted: dict[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, OffsetAndTimestamp | MinibrokerError]:
@@ -114,18 +131,22 @@ async def _ask_leader(
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, answer.partition_index)
             if partition in wanted:
-                answers[partition] = _read_answer(cluster, leader, partition, answer)
+                answers[partition] = _read_answer(cluster, leader, partition, wanted[partition], answer)
     for partition in wanted:
         answers.setdefault(partition, broker_error(ErrorCode.LEADER_NOT_AVAILABLE, cluster.where(partition, leader)))
     return answers
 
 
 def _read_answer(
-    cluster: Cluster, leader: BrokerId, partition: TopicPartition, answer: ListOffsetsPartitionResponse
+    cluster: Cluster, leader: BrokerId, partition: TopicPartition, timestamp: int, answer: ListOffsetsPartitionResponse
 ) -> OffsetAndTimestamp | MinibrokerError:
     if answer.error_code:
         error = broker_error(answer.error_code, cluster.where(partition, leader), answer.error_message)
         if error.refreshes_metadata:  # the answer's hint may be of a deleted topic of this name
             cluster.request_refresh()
         return error
-    return OffsetAndTimestamp(from_wire(answer.offset), from_wire(answer.timestamp), from_wire(answer.leader_epoch))
+    offset = from_wire(answer.offset)
+    if offset is None and timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+        # each log has a beginning and an end: the broker is broken, and another may lead soon
+        return broker_error(ErrorCode.LEADER_NOT_AVAILABLE, cluster.where(partition, leader), NO_OFFSET)
+    return OffsetAndTimestamp(offset, from_wire(answer.timestamp), from_wire(answer.leader_epoch))

@@ -281,10 +281,6 @@ class ProducerStates:
             del self._idle[next(iter(self._idle))]
         return len(expired)
 
-    def clear(self) -> None:
-        self._states.clear()
-        self._idle.clear()
-
     def copy(self) -> "ProducerStates":
         states = ProducerStates()
         states._incomplete_since_ms = self._incomplete_since_ms

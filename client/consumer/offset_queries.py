@@ -9,7 +9,7 @@ from minibroker.client.consumer.fetch_answer import AnswerCallback
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.errors import WrongArguments
 from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, as_partition, check_at_least, check_timestamp
-from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.offsets import OffsetAndTimestamp, list_ends, list_offsets
 from minibroker.client.public_client import PublicClient
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -60,6 +60,4 @@ class OffsetQueries(PublicClient):
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: float
     ) -> dict[TopicPartition, Offset]:
         self._check_open()
-        wanted = {as_partition(partition): timestamp for partition in partitions}
-        found = await list_offsets(self._cluster, wanted, Deadline(timeout_ms))
-        return {partition: answer.offset or 0 for partition, answer in found.items()}
+        return await list_ends(self._cluster, map(as_partition, partitions), timestamp, Deadline(timeout_ms))

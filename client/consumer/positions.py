@@ -12,7 +12,6 @@ from minibroker.client.consumer.cursor import Cursor, EpochQuestion
 from minibroker.client.errors import MinibrokerError, broker_error
 from minibroker.client.limits import Deadline
 from minibroker.client.offsets import ask_offsets
-from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.wire.messages import (
     EpochEndOffset,
@@ -24,7 +23,6 @@ from minibroker.protocol.wire.messages import (
 
 RESET_TIMEOUT_MS = 5_000
 """One attempt to resolve positions. It is repeated until the consumer closes; `cursor.error` has the last error."""
-NO_OFFSET = "the answer to ListOffsets names no offset"
 
 
 class PositionResolver:
@@ -115,11 +113,8 @@ class PositionResolver:
                 settled = False
                 if not answer.retriable:
                     cursor.halted = answer
-            elif answer.offset is None:  # each log has a beginning and an end: the broker is broken
-                where = self._cluster.where(cursor.topic_partition)
-                cursor.refused(broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, where, NO_OFFSET), self._now_ms())
-                settled = False
             else:
+                assert answer.offset is not None, "each log has a beginning and an end"
                 cursor.settle_reset(generations[cursor.topic_partition], answer.offset, answer.leader_epoch)
         return settled
 

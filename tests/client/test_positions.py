@@ -197,6 +197,8 @@ def test_an_answer_that_names_no_offset_is_asked_for_again_after_a_pause(cluster
             with pytest.raises(CallTimedOut, match="names no offset"):
                 await consumer.getone(timeout_ms=1_000)
             assert cluster.asked(ListOffsetsRequest) < 20
+            with pytest.raises(CallTimedOut, match="names no offset"):
+                await consumer.end_offsets([PARTITION], timeout_ms=500)
             cluster.intercept = lambda broker, request: None
             assert await consumer.position(PARTITION) == 0
 

@@ -205,14 +205,6 @@ def test_idle_producers_are_forgotten() -> None:
     assert [producer for producer, _ in states] == [2]
 
 
-def test_a_log_that_starts_anew_knows_no_producer_that_was_idle() -> None:
-    states = ProducerStates()
-    states.update(batch(0, producer=1, epoch=3), now_ms=1_000)
-    states.expire(1_001 + DAY_MS)
-    states.clear()
-    assert states.check(batch(0, producer=1, epoch=3), is_retry=True) == Accept()
-
-
 def test_old_timestamps_do_not_make_a_producer_idle() -> None:
     """Timestamps come from the producer: it may copy last year's records today."""
     states = ProducerStates()
