@@ -30,6 +30,8 @@ ISR_RETRY_MS = 500
 """Interval at which partitions with replicas out of sync are checked for replicas that have caught up."""
 MAINTAIN_MS = 1_000
 PRODUCER_EXPIRY_CHECK_MS = 600_000
+PRODUCER_EXPIRY_CHECK_MIN_MS = 500
+"""Any client may set how long producers are remembered. A check of all logs each millisecond cost a third of a core."""
 
 
 class PeriodicTasks:
@@ -174,4 +176,5 @@ class PeriodicTasks:
 
     @property
     def _expiry_check_ms(self) -> int:
-        return min(PRODUCER_EXPIRY_CHECK_MS, self._manager.config.producer_id_expiration_ms // 2 + 1)
+        half = self._manager.config.producer_id_expiration_ms // 2 + 1
+        return min(PRODUCER_EXPIRY_CHECK_MS, max(PRODUCER_EXPIRY_CHECK_MIN_MS, half))

@@ -260,6 +260,7 @@ def test_maintenance_looks_at_the_age_of_every_segment_though_one_log_fails() ->
         (86_400_000, 2_000, [3.0]),
         (2_000, 86_400_000, [1.001, 2.002]),
         (1_199_998, 1_199_998, []),
+        (1, 1, [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]),  # any client may set this, and all logs are looked at each time
     ],
 )
 def test_producers_of_every_log_expire_as_often_as_the_present_setting_says(
