@@ -1,12 +1,16 @@
 """The faulty disk of the swarm: at most one at a time, never the only good copy, and the same run for the same seed."""
 
+import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.choices import RunChoices
+from minibroker.simulation.swarm.faults import whole_cluster
+from minibroker.simulation.swarm.faults.crash_points import CrashPoints
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.faults.fault_injector import RECREATED, FaultInjector
@@ -14,6 +18,7 @@ from minibroker.simulation.swarm.faults.faults import Faults
 from minibroker.simulation.swarm.faults.faulty_disk import UNSEEN_SECONDS, FaultyDisk
 from minibroker.simulation.swarm.faults.file_changes import FileChanges
 from minibroker.simulation.swarm.faults.rot_places import RotPlaces
+from minibroker.simulation.swarm.faults.whole_cluster import WholeCluster
 from minibroker.simulation.swarm.recreated_topic import LATER_RECORDS, RecreatedTopic
 from minibroker.simulation.swarm.run import run_seed
 from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_faults
@@ -219,3 +224,50 @@ def test_topic_is_made_again_after_its_deletion_had_to_wait_for_a_broker() -> No
         assert not injector.workload.recreated.keys() - set(range(LATER_RECORDS))
 
     under_faults(case)
+
+
+class InOrder(random.Random):
+    """The victim is the first choice; the others end in this order."""
+
+    ends: tuple[int, ...] = ()
+
+    def choice(self, seq: Any) -> Any:
+        return self.ends[0] if self.ends[0] in seq else seq[0]
+
+    def sample(self, population: Any, k: int, **_: Any) -> Any:
+        return [each for each in self.ends if each in population]
+
+
+def test_no_isr_is_left_to_a_broker_without_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 17492314. The other members were killed one after another, and a controller that ran on left the ISR to the
+    leader, which had lost its tail."""
+    monkeypatch.setattr(whole_cluster, "BETWEEN_ENDS", (0.5,))
+    left: list[tuple[int, ...]] = []
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        [state] = injector.guarded_states()
+        while (controller := injector.cluster.controller()) in (None, *state.members):
+            if controller is not None:
+                injector.bounce(controller)
+            await asyncio.sleep(SESSION_SECONDS)
+        [state] = injector.guarded_states()
+        leader, members = state.leader, set(state.members)
+        assert len(members) == 3
+        rng = InOrder(1)
+        rng.ends = (leader, *members - {leader}, *set(injector.cluster.broker_ids) - members)
+        sequences = WholeCluster(
+            injector, DiskFaults(injector, FaultyDisk(injector), rng), CrashPoints(injector, rng), rng
+        )
+        start = injector.start
+
+        def look_and_start(broker_id: int) -> None:
+            [state] = injector.guarded_states()
+            left.append(state.members)
+            start(broker_id)
+
+        monkeypatch.setattr(injector, "start", look_and_start)
+        await sequences.all_end_and_one_dies_in_its_start()
+        assert left and left[0] != (leader,)
+
+    under_faults(case, brokers=5)

@@ -28,10 +28,12 @@ SESSION_SECONDS = 3
 
 
 def under_faults(
-    case: Callable[[FaultInjector], Awaitable[None]], settings: Mapping[str, str] = MappingProxyType({})
+    case: Callable[[FaultInjector], Awaitable[None]],
+    settings: Mapping[str, str] = MappingProxyType({}),
+    brokers: int = 3,
 ) -> None:
     """A whole cluster with one topic of three replicas, and no sync before acknowledgement."""
-    cluster = SimulatedCluster(settings=dict(settings))
+    cluster = SimulatedCluster(brokers=brokers, settings=dict(settings))
     options = draw_options(cluster.world.random("options"))
     options.topics, options.settings = (
         {PARTITION.topic: (1, 3, 1)},

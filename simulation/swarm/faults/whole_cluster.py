@@ -95,7 +95,9 @@ class WholeCluster:
             self._end(victim, "power")
             for broker_id in self.random.sample(injector.others(victim), len(brokers) - 1):
                 await asyncio.sleep(self.random.choice(BETWEEN_ENDS))
-                self._end(broker_id, "kill")
+                last = self._leaves_only(victim, broker_id)
+                for each in injector.cluster.alive() if last else [broker_id]:
+                    self._end(each, "kill")
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
             injector.kept_down.clear()
@@ -184,6 +186,13 @@ class WholeCluster:
             injector.end_by_kill(broker_id)
         else:
             injector.cluster.power_loss(broker_id)
+
+    def _leaves_only(self, victim: int, broker_id: int) -> bool:
+        """Whether some ISR has no running member without this broker, but has the one without power: a controller that
+        ran on would leave the ISR to that one (seed 17492314, docs/SIMULATION.md)."""
+        running = set(self.injector.cluster.alive()) - {broker_id}
+        members = [set(state.members) for state in self.injector.guarded_states()]
+        return any(victim in each and not each & running for each in members)
 
     def _hurt(self, sound: set[int], act: Callable[[int], bool]) -> int | None:
         """Damage one disk, if another in-sync broker has every record on it. Returns its broker."""
