@@ -113,11 +113,12 @@ def leader_and_isr(
 
 def update_metadata(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[UpdateMetadata]:
     """For those of these partitions that have a state. One that is being deleted has the leader -2, also without a
-    state: brokers must forget it."""
+    state: brokers must forget it. Not before ZooKeeper knows it: they learn nothing of this topic any more."""
     found = []
     for partition in partitions:
         leadership, replicas = state.leaderships.get(partition), state.assignment(partition)
-        is_being_deleted = state.is_being_deleted(partition.topic)
+        deletion = state.deletions.get(partition.topic)
+        is_being_deleted = deletion is not None and deletion.is_recorded
         if not replicas or (leadership is None and not is_being_deleted):
             continue
         content = UpdateMetadataPartition(

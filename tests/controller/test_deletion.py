@@ -5,24 +5,30 @@ from __future__ import annotations
 import copy
 
 import pytest
+from msgspec.structs import replace
 
 from minibroker.controller.core.broker_answers import events_of
-from minibroker.controller.core.control_requests import StopReplica
+from minibroker.controller.core.control_requests import StopReplica, UpdateMetadata
 from minibroker.controller.core.controller_state import ControllerState, Deletion
 from minibroker.controller.core.deletion import resume
 from minibroker.controller.core.events import (
+    BeginDeletion,
     ControllerEffect,
     DeletionBegun,
     DeletionsRequested,
     EraseTopic,
+    LeadershipsWritten,
+    RegistrationsChanged,
     ReplicasFailed,
     Report,
     Send,
+    TookOver,
     WriteLeaderships,
 )
 from minibroker.controller.core.steps import step
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
+    LEADER_DURING_DELETE,
     PartitionError,
     StopReplicaPartition,
     StopReplicaRequest,
@@ -83,6 +89,32 @@ def test_no_replica_is_deleted_before_zookeeper_knows_that_the_deletion_has_begu
     assert resume(state) == [], "a broker that comes meanwhile changes nothing"
     assert [each for each in step(state, DeletionBegun(topic="lines")) if isinstance(each, Send)]
     assert resume(state) != []
+
+
+def leaders_told(effects: list[ControllerEffect]) -> set[int]:
+    orders = [order for each in effects if isinstance(each, Send) for order in each.orders]
+    return {each.content.leader for each in orders if isinstance(each, UpdateMetadata)}
+
+
+@pytest.mark.invariant("I35")
+def test_no_broker_is_to_forget_a_topic_before_zookeeper_knows_that_its_deletion_has_begun() -> None:
+    """A broker that has forgotten a topic id learns nothing of it any more. The next controller may take the topic for
+    one that still waits, while a replica's broker is away: clients would be told that there is no such topic."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    state.deletions = {"lines": Deletion()}
+    effects = step(state, TookOver())
+    assert BeginDeletion(topic="lines") in effects
+    assert leaders_told(effects) == {1}
+    assert leaders_told(step(state, DeletionBegun(topic="lines"))) == {LEADER_DURING_DELETE}
+
+    state = cluster_state(1, 2, now=leadership(1, 1, 2))
+    state.deletions = {"lines": Deletion()}
+    now = {1: broker(1, epoch=11, incarnation="new"), 2: broker(2), 3: broker(3)}
+    effects = step(state, RegistrationsChanged(brokers=now))
+    assert BeginDeletion(topic="lines") in effects
+    (change,) = (change for each in effects if isinstance(each, WriteLeaderships) for change in each.changes)
+    written = replace(change, after=replace(change.after, partition_epoch=8))
+    assert leaders_told(step(state, LeadershipsWritten(written=(written,)))) == {2}
 
 
 def test_a_marker_of_a_deletion_under_way_holds_up_no_later_one() -> None:
