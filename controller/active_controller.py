@@ -298,6 +298,8 @@ class ActiveController:
             event = AlterPartitionReceived(request_id=request_id, request=request)
         else:
             event = ControlledShutdownReceived(request_id=request_id, request=request)
+            if request.offline_partitions is not None:
+                self.channels.note_report(request.broker_id, request.broker_epoch)
         return await self._wait(request_id, future, lambda: self.process(event))
 
     async def run_queued(self, work: Callable[[], Awaitable[Response]]) -> Response:

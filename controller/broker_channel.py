@@ -71,6 +71,9 @@ class BrokerChannel:
         """An order was sent, or is about to be, and is not answered yet."""
         self.ticks = 0
         """Checks by the owner since `waits_for_answer` last changed; the owner counts them."""
+        self.reports_since_asked = 0
+        """Reports of the broker that came since the last request went out: its answer may be older. The owner counts
+        them."""
         self._put_count = 0
         self._settled_count = 0
         self._settled = asyncio.Condition()
@@ -124,6 +127,7 @@ class BrokerChannel:
 
     async def _attempt(self, request: Request) -> str | None:
         """Why the request must be sent again; None when it was answered."""
+        self.reports_since_asked = 0
         try:
             response = await self._channel.ask(request, Response, self._request_timeout_ms)
         except RequestFailed as error:

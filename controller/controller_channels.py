@@ -33,8 +33,8 @@ from minibroker.controller.core.restarted_members import needs_logs
 from minibroker.controller.detection.failure_inquiry import ConfirmerAddress, first_to_confirm
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
-from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import Request, Response
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from minibroker.protocol.wire.messages import Request, Response, UpdateMetadataResponse
 from minibroker.runtime.broker_dialer import BrokerDialer
 
 WATCH_SECONDS = 0.5
@@ -127,12 +127,22 @@ class ControllerChannels:
         return f"controller-{self._sender.controller_id}"
 
     def _on_answer(self, broker: RegisteredBroker, request: Request, response: Response) -> None:
+        channel = self._channels[broker.broker_id][0]
+        is_overtaken = channel.reports_since_asked > 0
         if broker.broker_id in self._state.unresponsive:
-            for event in offline_in(broker, response):  # first: the elections that wait for this answer take no other
-                self._on_event(event)
-            self._on_event(BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
-        for event in events_of(broker, request, response):
+            if isinstance(response, UpdateMetadataResponse) and not is_overtaken:
+                for event in offline_in(broker, response):  # first: elections that wait for this answer take no other
+                    self._on_event(event)
+                self._on_event(BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
+            else:  # it does not say which replicas are offline, or may be older than the report that did
+                channel.put(live_brokers(self._state), ())
+        for event in events_of(broker, request, response, is_overtaken=is_overtaken):
             self._on_event(event)
+
+    def note_report(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
+        """This registration has reported which of its replicas are offline."""
+        if broker_id in self._channels and self._channels[broker_id][0].broker.broker_epoch == broker_epoch:
+            self._channels[broker_id][0].reports_since_asked += 1
 
     async def watch_answers(self) -> None:
         """Count how long each broker owes an answer, in ticks, so that time in which this process stood still does not

@@ -24,15 +24,22 @@ GONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """A replica that the broker does not know is gone, too."""
 
 
-def events_of(broker: RegisteredBroker, request: Request, response: Response) -> list[ControllerEvent]:
-    """Events that follow from an answer of this registration of a broker."""
+def events_of(
+    broker: RegisteredBroker, request: Request, response: Response, *, is_overtaken: bool = False
+) -> list[ControllerEvent]:
+    """Events that follow from an answer of this registration of a broker; `is_overtaken`: see `ReplicasFailed`."""
     if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
         failed = tuple(
             TopicPartition(each.topic_name, each.partition_index)
             for each in response.partition_errors
             if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         )
-        event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=failed)
+        event = ReplicasFailed(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.broker_epoch,
+            partitions=failed,
+            is_overtaken=is_overtaken,
+        )
         return [event] if failed else []
     if isinstance(response, UpdateMetadataResponse) and response.controller_unreachable_ms > 0:
         seconds = response.controller_unreachable_ms / 1000
@@ -43,15 +50,11 @@ def events_of(broker: RegisteredBroker, request: Request, response: Response) ->
     return []
 
 
-def offline_in(broker: RegisteredBroker, response: Response) -> list[ControllerEvent]:
+def offline_in(broker: RegisteredBroker, response: UpdateMetadataResponse) -> list[ControllerEvent]:
     """The replicas of this registration that the answer says are offline. This controller may not know of them: it has
     just taken over, or the broker reported them under an earlier registration."""
-    if not isinstance(response, UpdateMetadataResponse):
-        return []
     offline = tuple(partitions_in(response.offline_partitions))
-    event = ReplicasFailed(
-        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=offline, is_refusal=False
-    )
+    event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=offline)
     return [event] if offline else []
 
 

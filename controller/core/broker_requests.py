@@ -50,8 +50,8 @@ from minibroker.protocol.wire.messages import (
 def on_replicas_failed(state: ControllerState, event: ReplicasFailed) -> list[ControllerEffect]:
     if not state.is_registered_as(event.broker_id, event.broker_epoch):
         return []
-    if not event.is_refusal and event.broker_epoch in state.reported:
-        return []  # the broker would not take it back: it has reported since that they are well
+    if event.is_overtaken:  # taken for true, a recovery that is already reported would never be learnt
+        return send_leader_and_isr(state, event.partitions, [event.broker_id])
     offline = state.offline_replicas.get(event.broker_id, frozenset()) | frozenset(event.partitions)
     return _set_offline(state, event.broker_id, offline, f"a log directory of broker {event.broker_id} failed")
 
@@ -175,7 +175,6 @@ def _on_offline_partitions(
     broker_id = request.broker_id
     offline = frozenset(partitions_in(request.offline_partitions))
     was_offline = bool(state.offline_replicas.get(broker_id))
-    state.reported = state.reported | {request.broker_epoch}
     reason = (
         f"broker {broker_id} has {counted(len(offline), 'offline replica')}"
         if offline

@@ -96,13 +96,13 @@ class LeadersMoved(ControllerEvent, frozen=True, kw_only=True):
 
 
 class ReplicasFailed(ControllerEvent, frozen=True, kw_only=True):
-    """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these, or named them as offline."""
+    """A broker refused LeaderAndIsr with KAFKA_STORAGE_ERROR for these, or named them as offline."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     partitions: tuple[TopicPartition, ...]
-    is_refusal: bool = True
-    """Else the answer tells no more than the broker's own reports do, and may be older than the last one."""
+    is_overtaken: bool = False
+    """The broker has reported its offline replicas since it got this order: its refusal may be older."""
 
 
 class RebalanceDue(ControllerEvent, frozen=True, kw_only=True):

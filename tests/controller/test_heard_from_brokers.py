@@ -18,7 +18,7 @@ from minibroker.controller.controller_channels import (
     ControllerChannels,
     silence_of,
 )
-from minibroker.controller.core.control_requests import live_brokers, stop_replica
+from minibroker.controller.core.control_requests import leader_and_isr, live_brokers, stop_replica
 from minibroker.controller.core.controller_state import RegisteredBroker, ReplicaLog
 from minibroker.controller.core.events import (
     AskLogs,
@@ -37,15 +37,21 @@ from minibroker.controller.core.events import (
     Send,
 )
 from minibroker.controller.detection.liveness_connection import STEADY_SECONDS
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
+    ApiKey,
     GetReplicaLogInfoRequest,
     GetReplicaLogInfoResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionError,
     ReplicaLogInfo,
     TopicPartitions,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
 from minibroker.protocol.wire.messages import ReplicaLogInfoTopic as LogsOfTopic
+from minibroker.simulation.world.message_holds import MessageHold, responses
 from tests.authenticated import dialer
 from tests.controller.cluster import LISTENER, PORT, Cluster, simulated
 from tests.controller.facts import T0, broker, cluster_state, leadership
@@ -89,6 +95,9 @@ class Scene:
     def greet(self) -> None:
         """Send broker 2 an order."""
         self.channels.send(Send(broker_id=2, live_brokers=live_brokers(self.state)))
+
+    def hold_answer(self, api: ApiKey) -> MessageHold:
+        return self.cluster.world.network.hold("broker2", "controller", responses(api), times=1)
 
     def confirm(self) -> None:
         confirmers = (self.registration(3),)
@@ -148,6 +157,46 @@ async def it_answers_for_the_first_time_with_offline_replicas(scene: Scene) -> N
     await it_answers_for_the_first_time(scene)
     scene.state.unresponsive = frozenset()
     await it_answers_as_usual(scene)
+
+
+async def it_answers_after_a_silence_to_an_order_that_names_no_offline_replicas(scene: Scene) -> None:
+    """Which order waited when it fell silent is chance. The only other member may have failed meanwhile: it would leave
+    the ISR for a replica that went offline during the silence."""
+    offline = [TopicPartitions(topic_name="lines", partitions=[0])]
+    scene.cluster.brokers[2].answers[UpdateMetadataRequest] = UpdateMetadataResponse(offline_partitions=offline)
+    scene.state.unresponsive = frozenset([2])
+    scene.channels.send(Send(broker_id=2, live_brokers=(), orders=tuple(leader_and_isr(scene.state, [T0]))))
+    await scene.channels.all_answered()
+
+
+async def it_reports_while_its_first_answer_is_under_way(scene: Scene) -> None:
+    """Its replica is well again, or went offline, between the answer and the report: it is asked once more."""
+    offline = [TopicPartitions(topic_name="lines", partitions=[0])]
+    scene.cluster.brokers[2].answers[UpdateMetadataRequest] = UpdateMetadataResponse(offline_partitions=offline)
+    scene.state.unresponsive = frozenset([2])
+    answer = scene.hold_answer(ApiKey.UPDATE_METADATA)
+    scene.greet()
+    await answer.caught()
+    scene.channels.note_report(2, scene.epoch)
+    scene.cluster.brokers[2].answers[UpdateMetadataRequest] = UpdateMetadataResponse()
+    answer.release()
+    await scene.channels.all_answered()
+
+
+async def it_reports_while_its_refusal_is_under_way(scene: Scene) -> None:
+    """Another registration's report, or one that came before the order, says nothing of a refusal."""
+    error = PartitionError(topic_name="lines", partition_index=0, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    scene.cluster.brokers[2].answers[LeaderAndIsrRequest] = LeaderAndIsrResponse(partition_errors=[error])
+    order = Send(broker_id=2, live_brokers=(), orders=tuple(leader_and_isr(scene.state, [T0])))
+    for broker_epoch in (scene.epoch, scene.epoch - 1):
+        answer = scene.hold_answer(ApiKey.LEADER_AND_ISR)
+        scene.channels.send(order)
+        await answer.caught()
+        scene.channels.note_report(2, broker_epoch)
+        answer.release()
+        await scene.channels.all_answered()
+        scene.channels.note_report(2, scene.epoch)
+        scene.channels.note_report(7, scene.epoch)
 
 
 async def it_is_asked_for_a_log_before_it_has_answered_an_order(scene: Scene) -> None:
@@ -219,11 +268,20 @@ HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
     ],
     it_answers_for_the_first_time: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
     it_answers_for_the_first_time_with_offline_replicas: lambda epoch: [
-        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,), is_refusal=False),
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
         BrokerAnswered(broker_id=2, broker_epoch=epoch),
     ],
+    it_answers_after_a_silence_to_an_order_that_names_no_offline_replicas: lambda epoch: [
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
+        BrokerAnswered(broker_id=2, broker_epoch=epoch),
+    ],
+    it_reports_while_its_first_answer_is_under_way: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
+    it_reports_while_its_refusal_is_under_way: lambda epoch: [
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,), is_overtaken=True),
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
+    ],
     it_is_asked_for_a_log_before_it_has_answered_an_order: lambda epoch: [
-        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,), is_refusal=False),
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
         BrokerAnswered(broker_id=2, broker_epoch=epoch),
         LogsReceived(broker_id=2, broker_epoch=epoch, logs={T0: ReplicaLog(exists=True, log_end_offset=9)}),
     ],

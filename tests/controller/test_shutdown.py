@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
+    ApiKey,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
@@ -16,6 +17,7 @@ from minibroker.protocol.wire.messages import (
     TopicPartitions,
     UpdateMetadataRequest,
 )
+from minibroker.simulation.world.message_holds import responses
 from tests.controller.cluster import Candidate, Cluster, simulated
 
 
@@ -182,3 +184,30 @@ async def test_controller_that_stops_does_not_wait_long_for_a_broker_that_hangs(
     cluster.world.pause("broker3")
     async with asyncio.timeout(1):
         await shut_down(cluster, controller, 1)
+
+
+@pytest.mark.invariant("I42")
+@simulated
+async def test_a_refusal_that_comes_after_the_reports_of_the_recovery_takes_no_replica_offline(
+    cluster: Cluster,
+) -> None:
+    """The answer was held up on its connection, and the reports came on others. Nothing is reported any more: the only
+    replica would lead nothing until its broker was started again."""
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.until(lambda: cluster.brokers[1].requests)
+    cluster.world.network.count_frames(match=lambda _: False)  # from now on responses are matched with requests
+    cluster.world.network.reset_connections("controller", "broker1")
+    refusal = cluster.world.network.hold("broker1", "controller", responses(ApiKey.LEADER_AND_ISR), times=1)
+    error = PartitionError(topic_name="lines", partition_index=0, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    cluster.brokers[1].answers[LeaderAndIsrRequest] = LeaderAndIsrResponse(partition_errors=[error])
+    await cluster.create(controller, "lines", [[1]])
+    await refusal.caught()
+    cluster.brokers[1].answers.clear()
+    for offline in (partitions(0), [], []):
+        await shut_down(cluster, controller, 1, offline)
+        await asyncio.sleep(0.2)
+    refusal.release()
+    await asyncio.sleep(1)
+    assert (await cluster.state("lines")).leader == 1
+    assert cluster.brokers[1].leader_and_isr("lines", 0)[-1].leader == 1
