@@ -33,7 +33,6 @@ from minibroker.controller.core.events import (
     BrokerRefused,
     BrokerSilent,
     CloseChannel,
-    ContinueWith,
     ControlledShutdownReceived,
     ControllerEffect,
     ControllerEvent,
@@ -222,13 +221,11 @@ def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged
 
 
 def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[ControllerEffect]:
-    """Keep the logs of partitions that wait for them; other logs may have changed since the answer."""
+    """Keep the logs of partitions that wait for them; other logs may have changed since the answer. Elections that wait
+    for a silent broker wait on: this answer does not name the replicas that are offline."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
-    if broker_id in state.unresponsive:  # the elections that waited for any answer are written first
-        answered = BrokerAnswered(broker_id=broker_id, broker_epoch=event.broker_epoch)
-        return [*unresponsive_brokers.on_broker_answered(state, answered), ContinueWith(event=event)]
     partitions = sorted(each for each in event.logs if needs_logs(state, each))
     asked = state.asked_logs.get(broker_id, frozenset()) - frozenset(event.logs)
     state.asked_logs = {**state.asked_logs, broker_id: asked}

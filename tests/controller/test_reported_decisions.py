@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.controller.core.controller_state import ControllerState, Deletion, Topic
 from minibroker.controller.core.events import (
+    BrokerAnswered,
     BrokerRefused,
     BrokerSilent,
     ControlledShutdownReceived,
@@ -154,7 +155,7 @@ REPORTED: dict[str, tuple[ControllerState, list[ControllerEvent], list[str]]] = 
     "replicas are well as before": (led(1, 2, 3), [shutdown(2, [])], []),
     "no replica may lead": (
         cluster_state(now=leadership(None, 1, 2)),
-        [restarted(2), said(2, 9)],
+        [restarted(2), BrokerAnswered(broker_id=2, broker_epoch=102), said(2, 9)],
         [
             "broker 2 registered with epoch 102, incarnation n2",
             "no leader for 1 partition (lines-0): waiting for brokers [1]: broker 1 is not registered",
