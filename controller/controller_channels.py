@@ -165,11 +165,7 @@ class ControllerChannels:
         if address is None or broker_id not in self._channels:
             return
 
-        channel = self._channels[broker_id][0]
-
         async def ask() -> None:
-            if broker_id in self._state.unresponsive:
-                await channel.settled()  # an answer to orders comes first: it names the replicas that are offline
             asked, known = effect.partitions, dict[TopicPartition, ReplicaLog]()
             while asked:
                 logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, asked)

@@ -65,11 +65,10 @@ class Scene:
         self.state = cluster_state(1, self.registration(2), self.registration(3), now=leadership(2, 2, 3))
         self.heard: list[ControllerEvent] = []
         self.silences: list[BrokerSilent | None] = []
-        self.may_send = True
         self.channels = ControllerChannels(
             self.state,
             dialer(cluster.world.runtime("controller").network, 1),
-            lambda: self.may_send,
+            lambda: True,
             ChannelSettings(inter_broker_listener=LISTENER, request_timeout_ms=30_000, detects_lost_connections=True),
             on_event=self.heard.append,
             on_silence=self._note_silence,
@@ -199,22 +198,6 @@ async def it_reports_while_its_refusal_is_under_way(scene: Scene) -> None:
         scene.channels.note_report(7, scene.epoch)
 
 
-async def it_is_asked_for_a_log_before_it_has_answered_an_order(scene: Scene) -> None:
-    """It is heard by its log first, and its other replicas would be elected though they are offline."""
-    scene.state.unresponsive = frozenset({2})
-    offline = [TopicPartitions(topic_name="lines", partitions=[0])]
-    scene.cluster.brokers[2].answers[UpdateMetadataRequest] = UpdateMetadataResponse(offline_partitions=offline)
-    topic = LogsOfTopic(topic_name="lines", partitions=[ReplicaLogInfo(partition=0, exists=True, log_end_offset=9)])
-    answer = GetReplicaLogInfoResponse(broker_epoch=scene.epoch, topics=[topic])
-    scene.cluster.brokers[2].answers[GetReplicaLogInfoRequest] = answer
-    scene.may_send = False
-    scene.greet()
-    scene.channels.ask_for_logs(AskLogs(broker=scene.registration(2), partitions=(T0,)))
-    await asyncio.sleep(0.5)
-    scene.may_send = True
-    await scene.cluster.until(lambda: len(scene.heard) == 3)
-
-
 async def it_answers_as_usual(scene: Scene) -> None:
     scene.greet()
     await scene.channels.all_answered()
@@ -279,11 +262,6 @@ HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
     it_reports_while_its_refusal_is_under_way: lambda epoch: [
         ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,), is_overtaken=True),
         ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
-    ],
-    it_is_asked_for_a_log_before_it_has_answered_an_order: lambda epoch: [
-        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
-        BrokerAnswered(broker_id=2, broker_epoch=epoch),
-        LogsReceived(broker_id=2, broker_epoch=epoch, logs={T0: ReplicaLog(exists=True, log_end_offset=9)}),
     ],
     it_answers_as_usual: lambda epoch: [],
     it_has_deleted_a_replica: lambda epoch: [ReplicasErased(broker_id=2, topic="lines", topic_id="t1", erased=(0,))],
