@@ -236,6 +236,7 @@ class Broker:
         self.server.after_requests = self.manager.fetches.flush
         self.server.on_connection_closed = self._handlers.connection_closed
         self.manager.disk.on_changed = self._link.replicas_changed
+        self.manager.disk.on_recovered = self._link.replicas_recovered
         self._dynamic_config.on_change = self.manager.reconfigure
 
     def _wire_handlers(self) -> None:

@@ -52,7 +52,9 @@ class DiskErrors:
         observer: Observer,
     ) -> None:
         self.on_changed: Callable[[], None] = lambda: None
-        """Called when replicas went offline, or may be used again."""
+        """Called when replicas went offline, or were replaced."""
+        self.on_recovered: Callable[[], None] = lambda: None
+        """Called when replicas may be used again, or their logs be created."""
         self._directory = log_directory
         self._partitions = partitions
         self._partition_changed = partition_changed
@@ -178,7 +180,7 @@ class DiskErrors:
                 self.read_failed(partition, error)
                 if not isinstance(error, BadEntry) or self._directory.offline:
                     return
-        self.on_changed()
+        self.on_recovered()
 
     def _note_no_descriptor(self, reason: str) -> None:
         self._counters.descriptor_shortages += 1

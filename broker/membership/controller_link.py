@@ -76,6 +76,12 @@ class ControllerLink:
         self._offline_before = frozenset(offline)
         self._changed.set()
 
+    def replicas_recovered(self) -> None:
+        """Replicas may be used again, also those whose logs could not be created: the controller knows of these by
+        refused orders alone, and no report has named them."""
+        self._healing_reports_due = HEALING_REPORTS
+        self.replicas_changed()
+
     def registered(self) -> None:
         """After a new registration, the controller does not know which replicas are still offline."""
         self._changed.set()

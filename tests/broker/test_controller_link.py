@@ -206,6 +206,21 @@ def test_a_recovery_is_reported_twice_while_another_replica_stays_offline() -> N
     assert scene.reports == [[FAILED, OTHER], [FAILED], [FAILED]]
 
 
+def test_a_recovery_of_replicas_that_this_broker_does_not_have_is_reported_though_another_stays_offline() -> None:
+    """Their logs could not be created, for lack of room or of a descriptor. The controller knows them by refused orders
+    alone, and offers them again when a report does not name them: it is the same report as before."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(OTHER)
+        await asyncio.sleep(2)
+        scene.link.replicas_recovered()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.reports == [[OTHER], [OTHER], [OTHER]]
+
+
 def test_nothing_is_reported_if_nothing_failed() -> None:
     scene = Scene()
 

@@ -278,10 +278,21 @@ async def test_a_log_that_cannot_be_used_when_replicas_are_offered_again_is_dama
     first, second, third = HealingReplica(0), HealingReplica(1, error), HealingReplica(2)
     errors, _ = await disk_errors(first, second, third)
     told = list[bool]()
-    errors.on_changed = lambda: told.append(True)
+    errors.on_recovered = lambda: told.append(True)
     errors.healed()
     assert (first.healed, second.healed, third.healed) == (1, 0, 1)
     assert (errors.damaged, errors.noted, told) == ([(second, str(error))], [], [True])
+
+
+async def test_the_controller_is_told_that_a_log_may_be_created_for_which_there_was_no_descriptor() -> None:
+    """It took the replica for offline when the broker refused the order, and sends none before it is told."""
+    errors, _ = await disk_errors()
+    told = list[bool]()
+    errors.on_recovered = lambda: told.append(True)
+    errors.wait_for_descriptor(TopicPartition(TOPIC, 0), None)
+    for _ in range(2):
+        errors.offer_those_waiting_for_descriptor()
+    assert told == [True]
 
 
 @pytest.mark.parametrize("waits", [True, False])
