@@ -65,6 +65,7 @@ class ControllerLink:
         """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
         again. A replica that leads has got one: a late report would only depose it."""
         self._healing_reports_due = 0
+        self._reports_sent = 0
 
     def replicas_changed(self) -> None:
         """A log directory failed or recovered: report to the controller."""
@@ -107,7 +108,8 @@ class ControllerLink:
         if is_known and not unreported:  # what failed again may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
-        response = await self._ask(grouped_by_topic(offline))
+        self._reports_sent += 1
+        response = await self._ask(grouped_by_topic(offline), self._reports_sent)
         if response is None:
             return False
         is_repeated = self._reported == (epoch, offline)
@@ -136,7 +138,9 @@ class ControllerLink:
             return False
         return False
 
-    async def _ask(self, offline: list[TopicPartitions] | None) -> ControlledShutdownResponse | None:
+    async def _ask(
+        self, offline: list[TopicPartitions] | None, report_number: int = 0
+    ) -> ControlledShutdownResponse | None:
         address = self._controller_address()
         if address is None:
             return None
@@ -146,7 +150,10 @@ class ControllerLink:
             self._dialer.connect, broker_id, (host, port), client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
         )
         request = ControlledShutdownRequest(
-            broker_id=self._broker_id, broker_epoch=to_wire(self._broker_epoch()), offline_partitions=offline
+            broker_id=self._broker_id,
+            broker_epoch=to_wire(self._broker_epoch()),
+            offline_partitions=offline,
+            report_number=report_number,
         )
         try:
             with RequestChannel(dial) as channel:

@@ -172,7 +172,10 @@ def _on_offline_partitions(
     state: ControllerState, request_id: RequestId, request: ControlledShutdownRequest
 ) -> list[ControllerEffect]:
     assert request.offline_partitions is not None
-    broker_id = request.broker_id
+    broker_id, epoch = request.broker_id, request.broker_epoch
+    if request.report_number < state.newest_reports.get(epoch, 0):
+        return [_refuse(request_id, ErrorCode.REQUEST_TIMED_OUT)]  # its sender gave it up, and has sent a later one
+    state.newest_reports = {**state.newest_reports, epoch: request.report_number}
     offline = frozenset(partitions_in(request.offline_partitions))
     was_offline = bool(state.offline_replicas.get(broker_id))
     reason = (

@@ -147,6 +147,8 @@ class ControllerState(msgspec.Struct, kw_only=True):
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
     """Replicas of live brokers that cannot serve: their log directory failed or is full (hardening rule 13), or their
     log is damaged or waits for a descriptor."""
+    newest_reports: dict[BrokerEpoch, int] = {}
+    """Of registrations that have reported their offline replicas: the number of the last report."""
     lost_connections: dict[BrokerId, float] = {}
     """When the liveness connections to these registered brokers broke that are not open again (loop seconds)."""
     logs: dict[BrokerId, dict[TopicPartition, ReplicaLog]] = {}

@@ -149,6 +149,8 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
     state.lost_connections = {each: at for each, at in state.lost_connections.items() if each not in affected}
     offline = state.offline_replicas
     state.offline_replicas = {each: offline[each] for each in offline if each not in affected}
+    epochs = {each.broker_epoch for each in now.values()}
+    state.newest_reports = {each: number for each, number in state.newest_reports.items() if each in epochs}
     state.unresponsive = (state.unresponsive - affected) | frozenset([*came, *bounced])
     state.newly_registered = (state.newly_registered - affected) | frozenset([*came, *bounced])
     state.silent_seconds = {each: at for each, at in state.silent_seconds.items() if each not in affected}

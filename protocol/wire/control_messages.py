@@ -179,6 +179,9 @@ class ControlledShutdownRequest(Request, frozen=True, kw_only=True):
     # about: None: the broker stops. Else the whole set of its replicas that are offline now (a failed or full log
     # directory); an empty list offers all of them again (hardening rule 13).
     offline_partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_MAX)] | None = None
+    # about: ours: rises with each report of offline replicas by this process; one that comes behind a later one is
+    # refused
+    report_number: I64 = 0
 
 
 class ControlledShutdownResponse(Response, frozen=True, kw_only=True):

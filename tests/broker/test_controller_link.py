@@ -22,6 +22,7 @@ class Scene:
         self.led: list[TopicPartition] = []
         self.address: tuple[int, str, int] | None = (1, "controller", PORT)
         self.reports: list[list[TopicPartition]] = []
+        self.numbers: list[int] = []
         self.answer_after_seconds = 0.0
         self.link = ControllerLink(
             dialer=dialer(self.world.runtime("broker").network, 2),
@@ -48,6 +49,7 @@ class Scene:
         body = request.body
         assert isinstance(body, ControlledShutdownRequest)
         assert body.offline_partitions is not None
+        self.numbers.append(body.report_number)
         self.reports.append([TopicPartition(t.topic_name, p) for t in body.offline_partitions for p in t.partitions])
         asyncio.get_running_loop().call_later(self.answer_after_seconds, request.respond, ControlledShutdownResponse())
 
@@ -219,6 +221,24 @@ def test_a_recovery_of_replicas_that_this_broker_does_not_have_is_reported_thoug
 
     scene.play(story)
     assert scene.reports == [[OTHER], [OTHER], [OTHER]]
+
+
+def test_each_attempt_to_report_has_a_later_number() -> None:
+    """The controller refuses one that comes behind a later one: its connection hung, and what it says is over."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer_after_seconds = 1.5
+        await scene.disk(FAILED)
+        await asyncio.sleep(2)
+        scene.answer_after_seconds = 0.0
+        await asyncio.sleep(2)
+        await scene.disk()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.reports == [[FAILED], [FAILED], [FAILED], [], []]
+    assert scene.numbers == [1, 2, 3, 4, 5]
 
 
 def test_nothing_is_reported_if_nothing_failed() -> None:

@@ -211,3 +211,28 @@ async def test_a_refusal_that_comes_after_the_reports_of_the_recovery_takes_no_r
     await asyncio.sleep(1)
     assert (await cluster.state("lines")).leader == 1
     assert cluster.brokers[1].leader_and_isr("lines", 0)[-1].leader == 1
+
+
+@pytest.mark.invariant("I42")
+@simulated
+async def test_a_report_that_comes_behind_a_later_one_takes_no_replica_offline(cluster: Cluster) -> None:
+    """The connection of an attempt hung, the next one got through, and then what was left of the first one came. The
+    broker has nothing more to report, so the only replica would lead nothing until its broker was started again."""
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]])
+    epoch = cluster.brokers[1].broker_epoch
+    answers = []
+    for number, offline in ((1, partitions(0)), (3, []), (2, partitions(0)), (4, [])):
+        request = ControlledShutdownRequest(
+            broker_id=1, broker_epoch=epoch, offline_partitions=offline, report_number=number
+        )
+        answers.append((await cluster.ask(controller, request)).error_code)
+        assert (await cluster.state("lines")).leader == (-1 if number == 1 else 1)
+    assert answers == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    await cluster.brokers[1].unregister()
+    await cluster.brokers[1].register()
+    epoch = cluster.brokers[1].broker_epoch
+    await cluster.until(lambda: cluster.brokers[1].requests[-1].broker_epoch == epoch)  # type: ignore[attr-defined]
+    first = ControlledShutdownRequest(broker_id=1, broker_epoch=epoch, offline_partitions=[], report_number=1)
+    assert (await cluster.ask(controller, first)).error_code == ErrorCode.NONE, "of another process"
