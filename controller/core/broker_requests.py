@@ -91,8 +91,8 @@ def _forget_position(
     """A new epoch also for a replica that goes offline outside the ISR: the position that it reported to its leader no
     longer counts, no proposal based on it can be applied, and so a damaged replica may be reset."""
     before = state.leaderships.get(partition)
-    if before is None or before.leader is None or broker_id in before.in_sync_replicas:
-        return None
+    if before is None or before.leader not in state.brokers or broker_id in before.in_sync_replicas:
+        return None  # where the leader is gone, the next election begins that epoch
     if state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return None
     after = msgspec.structs.replace(

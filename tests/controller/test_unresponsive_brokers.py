@@ -106,6 +106,17 @@ def test_a_refused_order_that_a_report_has_overtaken_is_sent_again() -> None:
     assert not state.is_online(T0, 2)
 
 
+def test_no_epoch_begins_with_a_leader_that_is_gone_because_a_replica_is_offline() -> None:
+    """The leader's broker was the controller, too, and failed. A new controller hears of replicas outside of the ISR
+    that are offline before it elects: the election begins the epoch in which their former positions are void."""
+    state = cluster_state(2, 3, now=leadership(1, 1, 2))
+    step(state, TookOver())
+    assert changes(step(state, ReplicasFailed(broker_id=3, broker_epoch=30, partitions=(T0,)))) == []
+    assert changes(step(state, answered(3))) == []
+    (elected,) = changes(step(state, answered(2)))
+    assert (elected.after.leader, elected.after.leader_epoch) == (2, 6)
+
+
 @pytest.mark.invariant("I34")
 def test_no_member_leaves_the_isr_for_an_unresponsive_leader() -> None:
     """Its process may have failed, and the other members may be the only ones that have the records."""
