@@ -74,6 +74,9 @@ class BrokerChannel:
         self.reports_since_asked = 0
         """Reports of the broker that came since the last request went out: its answer may be older. The owner counts
         them."""
+        self.asks_again = False
+        """Set by the owner: send an empty UpdateMetadata, whose answer says how the broker is, ahead of all orders, of
+        which some take seconds."""
         self._put_count = 0
         self._settled_count = 0
         self._settled = asyncio.Condition()
@@ -112,6 +115,9 @@ class BrokerChannel:
                 orders = list(batch.orders.values())
                 for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
                     await self._deliver(request)
+                    while self.asks_again:
+                        self.asks_again = False
+                        await self._deliver(*to_requests(self._sender, self.broker.broker_epoch, (), ()))
 
     async def _deliver(self, request: Request) -> None:
         self.waits_for_answer, self.ticks = True, 0

@@ -135,7 +135,7 @@ class ControllerChannels:
                     self._on_event(event)
                 self._on_event(BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
             else:  # it does not say which replicas are offline, or may be older than the report that did
-                channel.put(live_brokers(self._state), ())
+                channel.asks_again = True
         for event in events_of(broker, request, response, is_overtaken=is_overtaken):
             self._on_event(event)
 

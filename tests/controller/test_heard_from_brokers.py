@@ -168,6 +168,18 @@ async def it_answers_after_a_silence_to_an_order_that_names_no_offline_replicas(
     await scene.channels.all_answered()
 
 
+async def it_answers_the_first_of_many_orders_after_a_silence(scene: Scene) -> None:
+    """Each of the others may take seconds on a slow disk: they create logs. Elections would wait for all of them."""
+    scene.state.unresponsive = frozenset([2])
+    answer = scene.hold_answer(ApiKey.LEADER_AND_ISR)
+    orders = tuple(leader_and_isr(scene.state, [T0]))
+    scene.channels.send(Send(broker_id=2, live_brokers=(), orders=orders))
+    await answer.caught()
+    scene.channels.send(Send(broker_id=2, live_brokers=(), orders=tuple(stop_replica(scene.state, [T0], delete=True))))
+    answer.release()
+    await scene.channels.all_answered()
+
+
 async def it_reports_while_its_first_answer_is_under_way(scene: Scene) -> None:
     """Its replica is well again, or went offline, between the answer and the report: it is asked once more."""
     offline = [TopicPartitions(topic_name="lines", partitions=[0])]
@@ -257,6 +269,11 @@ HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
     it_answers_after_a_silence_to_an_order_that_names_no_offline_replicas: lambda epoch: [
         ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
         BrokerAnswered(broker_id=2, broker_epoch=epoch),
+    ],
+    it_answers_the_first_of_many_orders_after_a_silence: lambda epoch: [
+        BrokerAnswered(broker_id=2, broker_epoch=epoch),
+        ReplicasErased(broker_id=2, topic="lines", topic_id="t1", erased=(0,)),
+        BrokerAnswered(broker_id=2, broker_epoch=epoch),  # it still counts as silent here
     ],
     it_reports_while_its_first_answer_is_under_way: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
     it_reports_while_its_refusal_is_under_way: lambda epoch: [
