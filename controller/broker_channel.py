@@ -32,7 +32,7 @@ RETRY_LOG_INTERVAL_SECONDS = 10.0
 
 logger = logging.getLogger("minibroker.controller")
 
-OnAnswer = Callable[[RegisteredBroker, Request, Response], None]
+OnAnswer = Callable[["BrokerChannel", Request, Response], None]
 
 
 class BrokerChannel:
@@ -138,7 +138,7 @@ class BrokerChannel:
             response = await self._channel.ask(request, Response, self._request_timeout_ms)
         except RequestFailed as error:
             return str(error)
-        self._on_answer(self.broker, request, response)
+        self._on_answer(self, request, response)
         return None
 
     def _log_retry(self, what: str, problem: str) -> None:

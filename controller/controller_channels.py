@@ -126,9 +126,8 @@ class ControllerChannels:
     def _client_id(self) -> str:
         return f"controller-{self._sender.controller_id}"
 
-    def _on_answer(self, broker: RegisteredBroker, request: Request, response: Response) -> None:
-        channel = self._channels[broker.broker_id][0]
-        is_overtaken = channel.reports_since_asked > 0
+    def _on_answer(self, channel: BrokerChannel, request: Request, response: Response) -> None:
+        broker, is_overtaken = channel.broker, channel.reports_since_asked > 0
         if broker.broker_id in self._state.unresponsive:
             if isinstance(response, UpdateMetadataResponse) and not is_overtaken:
                 for event in offline_in(broker, response):  # first: elections that wait for this answer take no other
