@@ -77,6 +77,8 @@ class BrokerChannel:
         self.asks_again = False
         """Set by the owner: send an empty UpdateMetadata, whose answer says how the broker is, ahead of all orders, of
         which some take seconds."""
+        self.is_asking_again = False
+        """That request is under way."""
         self._put_count = 0
         self._settled_count = 0
         self._settled = asyncio.Condition()
@@ -116,8 +118,9 @@ class BrokerChannel:
                 for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
                     await self._deliver(request)
                     while self.asks_again:
-                        self.asks_again = False
+                        self.is_asking_again, self.asks_again = True, False
                         await self._deliver(*to_requests(self._sender, self.broker.broker_epoch, (), ()))
+                    self.is_asking_again = False
 
     async def _deliver(self, request: Request) -> None:
         self.waits_for_answer, self.ticks = True, 0

@@ -129,11 +129,12 @@ class ControllerChannels:
     def _on_answer(self, channel: BrokerChannel, request: Request, response: Response) -> None:
         broker, is_overtaken = channel.broker, channel.reports_since_asked > 0
         if broker.broker_id in self._state.unresponsive:
-            if isinstance(response, UpdateMetadataResponse) and not is_overtaken:
+            is_old = is_overtaken or (silence_of(channel) is not None and not channel.is_asking_again)
+            if isinstance(response, UpdateMetadataResponse) and not is_old:
                 for event in offline_in(broker, response):  # first: elections that wait for this answer take no other
                     self._on_event(event)
                 self._on_event(BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
-            else:  # it does not say which replicas are offline, or may be older than the report that did
+            else:  # it does not say which replicas are offline, or may be older than a report, or than the silence
                 channel.asks_again = True
         for event in events_of(broker, request, response, is_overtaken=is_overtaken):
             self._on_event(event)

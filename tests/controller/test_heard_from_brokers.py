@@ -180,6 +180,20 @@ async def it_answers_the_first_of_many_orders_after_a_silence(scene: Scene) -> N
     await scene.channels.all_answered()
 
 
+async def its_replica_goes_offline_while_its_answer_is_held_up(scene: Scene) -> None:
+    """For a second or more. Its report may be held up, too, and the answer is as old as the silence."""
+    scene.state.unresponsive = frozenset([2])
+    answer = scene.hold_answer(ApiKey.UPDATE_METADATA)
+    scene.greet()
+    await answer.caught()
+    await asyncio.sleep(SILENT_SECONDS + WATCH_SECONDS)
+    scene.silences.clear()
+    offline = [TopicPartitions(topic_name="lines", partitions=[0])]
+    scene.cluster.brokers[2].answers[UpdateMetadataRequest] = UpdateMetadataResponse(offline_partitions=offline)
+    answer.release()
+    await scene.channels.all_answered()
+
+
 async def it_reports_while_its_first_answer_is_under_way(scene: Scene) -> None:
     """Its replica is well again, or went offline, between the answer and the report: it is asked once more."""
     offline = [TopicPartitions(topic_name="lines", partitions=[0])]
@@ -274,6 +288,10 @@ HEARD: dict[Story, Callable[[int], Sequence[ControllerEvent]]] = {
         BrokerAnswered(broker_id=2, broker_epoch=epoch),
         ReplicasErased(broker_id=2, topic="lines", topic_id="t1", erased=(0,)),
         BrokerAnswered(broker_id=2, broker_epoch=epoch),  # it still counts as silent here
+    ],
+    its_replica_goes_offline_while_its_answer_is_held_up: lambda epoch: [
+        ReplicasFailed(broker_id=2, broker_epoch=epoch, partitions=(T0,)),
+        BrokerAnswered(broker_id=2, broker_epoch=epoch),
     ],
     it_reports_while_its_first_answer_is_under_way: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
     it_reports_while_its_refusal_is_under_way: lambda epoch: [
