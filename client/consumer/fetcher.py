@@ -9,7 +9,7 @@ room of others. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_f
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -109,7 +109,7 @@ class Fetcher:
         self._timer = DeadlineTimer(self._pump)
         self._soon = False
         self._closed = False
-        self._rotation = 0
+        self._rotations = Counter[BrokerId]()
         cluster.add_listener(self._on_metadata)
         cluster.connections.on_change = self._on_connection
 
@@ -249,8 +249,8 @@ class Fetcher:
         if connection is None:
             return  # _on_connection continues
         settings = self._settings
-        self._rotation += 1
-        start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: rotate them
+        self._rotations[leader] += 1
+        start = self._rotations[leader] % len(cursors)  # max_bytes may leave out the last ones: rotate them
         topics: dict[tuple[str, str], list[FetchPartition]] = {}
         asked: dict[TopicPartition, Asked] = {}
         for cursor in cursors[start:] + cursors[:start]:

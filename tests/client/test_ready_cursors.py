@@ -1,15 +1,19 @@
 """Which partition a consumer reads next, and when it fetches more."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.cursor import CHUNKS_MAX, Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import FetchRequest, Response
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import earliest, fill
 
@@ -94,5 +98,41 @@ def test_a_consumer_that_only_seeks_keeps_one_entry_for_each_partition(cluster: 
                 await asyncio.sleep(0.1)
             assert len(consumer._fetcher.ready) <= 2
             assert (await consumer.getone()).offset == 0
+
+    cluster.run(main)
+
+
+def test_no_partition_starves_where_an_answer_has_room_for_one(cluster: FakeCluster) -> None:
+    """A fetch lists its partitions in turns. Two leaders that were asked alternately shared one count of turns, so each
+    had always the same one of its two partitions in front: the other one was hardly read."""
+    partitions = [TopicPartition("six", index) for index in (0, 3, 1, 4)]  # two of each of two leaders
+    cluster.add_topic("six", 6)
+    for each in partitions:
+        fill(cluster, 3_000, topic="six", index=each.partition, wakes=False)
+
+    def with_records_of_one(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, FetchRequest):
+            return None
+        answer, is_full = cluster.brokers[broker].fetch(request.body), False
+        for topic in answer.responses:
+            for index, found in enumerate(topic.partitions):
+                if is_full:
+                    topic.partitions[index] = msgspec.structs.replace(found, records=memoryview(b""))
+                is_full = is_full or bool(found.records)
+        return answer if is_full else None
+
+    cluster.intercept = with_records_of_one
+
+    async def main(runtime: Runtime) -> None:
+        servers, seen = cluster.bootstrap, Counter[TopicPartition]()
+        async with Consumer(
+            bootstrap_servers=servers, runtime=runtime, auto_offset_reset="earliest", max_partition_fetch_bytes=2_000
+        ) as consumer:
+            consumer.assign(partitions)
+            while seen.total() < 2_400:
+                for each, records in (await consumer.getmany(timeout_ms=1_000, max_records=40)).items():
+                    seen[each] += len(records)
+                await asyncio.sleep(0.01)
+        assert all(500 < seen[each] < 700 for each in partitions), seen
 
     cluster.run(main)

@@ -3,6 +3,7 @@
 What happens next, once the loss of the connection is reported, is tested in `test_ending_connections`.
 """
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -63,7 +64,7 @@ def test_a_fetch_that_was_not_sent_is_not_waited_for() -> None:
     fetcher = SimpleNamespace(
         _cluster=scene.cluster,
         _settings=settings,
-        _rotation=0,
+        _rotations=Counter(),
         _asked={},
         _on_reply=lambda *_: None,
         now_ms=lambda: 5.0,
