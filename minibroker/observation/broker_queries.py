@@ -108,6 +108,25 @@ class BrokerQueries:
         asked = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
         return await self.ask_any(servers, MetadataRequest(topics=asked), MetadataResponse, timeout_s)
 
+    async def present_metadata(
+        self, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
+    ) -> MetadataResponse:
+        """The same from a broker with ZooKeeper, if one answers: one that is cut off from it does not learn who leads
+        now, and names no leader where it led."""
+        first = await self.metadata(servers, topics, timeout_s)
+        if not first.fenced:
+            return first
+
+        async def of_another(server: str) -> MetadataResponse:
+            try:
+                return await self.metadata(server, topics, timeout_s)
+            except NoAnswer:
+                return first
+
+        others = dict.fromkeys([*servers.split(","), *(f"{each.host}:{each.port}" for each in first.brokers)])
+        answers = await asyncio.gather(*map(of_another, others))
+        return next((each for each in answers if not each.fenced), first)
+
     async def replica_states(
         self, servers: list[str], topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
     ) -> list[DescribeReplicaStateResponse | NoAnswer]:
@@ -126,22 +145,20 @@ class BrokerQueries:
         self, servers: str, request: ElectLeadersRequest, timeout_s: float = ASK_TIMEOUT_S
     ) -> list[ElectionPreview]:
         """Ask the controller about partitions without a leader, or order their elections. Raises NoAnswer."""
-        described = await self.describe_cluster(servers, timeout_s)
-        address = next(
-            (f"{b.host}:{b.port}" for b in described.brokers if b.broker_id == described.controller_id), None
-        )
+        known = await self.present_metadata(servers, [], timeout_s)
+        address = next((f"{b.host}:{b.port}" for b in known.brokers if b.node_id == known.controller_id), None)
         if address is None:
             raise NoAnswer(await self._without_controller(servers, "no controller is elected"))
         try:
             return (await self.ask(address, request, ElectLeadersResponse, timeout_s)).partitions
         except NoAnswer as error:
-            who = f"the controller, broker {described.controller_id}, does not decide"
+            who = f"the controller, broker {known.controller_id}, does not decide"
             raise NoAnswer(await self._without_controller(servers, f"{who}: {error}")) from None
 
     async def _without_controller(self, servers: str, problem: str) -> str:
         """The problem with its cause, if that is lost ZooKeeper, and its cure."""
         try:
-            if (await self.metadata(servers)).fenced:
+            if (await self.present_metadata(servers, [])).fenced:
                 return f"{problem}; the brokers have lost ZooKeeper: {ZOOKEEPER_CURE}"
         except NoAnswer:
             pass

@@ -86,7 +86,7 @@ async def view_cluster(
     queries: BrokerQueries, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
 ) -> ClusterView:
     """Ask one broker for the metadata and every broker for its replicas. Raises NoAnswer if no broker answers."""
-    metadata = await queries.metadata(servers, topics, timeout_s)
+    metadata = await queries.present_metadata(servers, topics, timeout_s)
     addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
     ids = sorted(addresses)
     answers = await queries.replica_states([addresses[broker_id] for broker_id in ids], topics, timeout_s)

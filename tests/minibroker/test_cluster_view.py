@@ -4,11 +4,13 @@ import msgspec
 import pytest
 
 from minibroker.observation import cures
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, R
 from minibroker.observation.cluster_view import (
     BrokerView,
     ClusterView,
     health_problems,
     partitions_of,
+    view_cluster,
     with_present_leaders,
 )
 from minibroker.observation.cures import ZOOKEEPER_CURE
@@ -16,14 +18,20 @@ from minibroker.observation.replica_table import replica_rows
 from minibroker.protocol.counted import NAMES_SHOWN
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    DescribeClusterResponse,
     DescribedEpoch,
     DescribedReplicaTopic,
+    DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
+    ElectLeadersRequest,
+    MetadataBroker,
     MetadataPartition,
+    MetadataRequest,
     MetadataResponse,
     MetadataTopic,
     RemoteReplicaState,
     ReplicaStateDescription,
+    Request,
 )
 
 T0 = TopicPartition("t", 0)
@@ -201,3 +209,55 @@ def test_a_partition_that_a_broken_broker_lists_twice_is_one() -> None:
     twice = [MetadataPartition(partition_index=0, leader_epoch=epoch) for epoch in (1, 2)]
     topics = [MetadataTopic(name="t", partitions=twice), MetadataTopic(name="t", partitions=twice)]
     assert list(partitions_of(MetadataResponse(topics=topics))) == [T0]
+
+
+class CutOff(BrokerQueries):
+    """Broker 1 led t-0 and was the controller until it lost ZooKeeper; broker 2 is both now, and broker 3 follows."""
+
+    def __init__(self, down: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.down = down
+
+    async def ask(self, server: str, request: Request, kind: type[R], timeout_s: float = 3.0) -> R:
+        if server in self.down or isinstance(request, ElectLeadersRequest):
+            raise NoAnswer(f"{server} refused")
+        answer: object = DescribeClusterResponse()
+        if isinstance(request, DescribeReplicaStateRequest):
+            role = "leader" if server == "h:2" else "follower"
+            answer = broker(int(server[-1]), replica(role, 9, epoch=1)).description
+        elif isinstance(request, MetadataRequest):
+            answer = self.metadata_of(server)
+        assert isinstance(answer, kind)
+        return answer
+
+    def metadata_of(self, server: str) -> MetadataResponse:
+        is_fenced = server == "h:1"
+        known = (1, 2, 3) if is_fenced else (2, 3)
+        partition = MetadataPartition(
+            partition_index=0,
+            leader_id=-1 if is_fenced else 2,
+            leader_epoch=0 if is_fenced else 1,
+            replica_nodes=[2, 3],
+            isr_nodes=[2, 3],
+        )
+        return MetadataResponse(
+            brokers=[MetadataBroker(node_id=each, host="h", port=each) for each in known],
+            controller_id=1 if is_fenced else 2,
+            fenced=is_fenced,
+            topics=[MetadataTopic(name="t", partitions=[partition])],
+        )
+
+
+@pytest.mark.parametrize("servers", ["h:1,h:2,h:3", "h:1"])
+async def test_what_a_broker_without_zookeeper_knows_is_not_taken_for_the_cluster(servers: str) -> None:
+    """It was asked first: `status` said that t-0 has no leader, and advised an election that accepts losses, while
+    broker 2 led it and all was well."""
+    found = await view_cluster(CutOff(), servers)
+    assert (found.controller_id, health_problems(found)) == (2, [])
+    assert health_problems(found, 3) == ["2 of 3 brokers are registered: [2, 3]"]
+
+
+async def test_where_no_other_broker_answers_its_old_knowledge_is_shown() -> None:
+    found = await view_cluster(CutOff(("h:2", "h:3")), "h:1,h:2")
+    assert found.controller_id == 1
+    assert health_problems(found)

@@ -16,11 +16,10 @@ from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, R
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     ConfirmedElection,
-    DescribeClusterBroker,
-    DescribeClusterResponse,
     ElectionCandidate,
     ElectionPreview,
     ElectLeadersRequest,
+    MetadataBroker,
     MetadataRequest,
     MetadataResponse,
     Request,
@@ -176,13 +175,10 @@ class Queries(BrokerQueries):
         super().__init__()
         self.fenced = fenced
 
-    async def describe_cluster(self, servers: str, timeout_s: float = 3.0) -> DescribeClusterResponse:
-        brokers = [DescribeClusterBroker(broker_id=1, host="h", port=1)]
-        return DescribeClusterResponse(controller_id=1, brokers=brokers)
-
     async def ask(self, server: str, request: Request, kind: type[R], timeout_s: float = 3.0) -> R:
         if isinstance(request, MetadataRequest):
-            answer = MetadataResponse(fenced=self.fenced)
+            brokers = [MetadataBroker(node_id=1, host="h", port=1)]
+            answer = MetadataResponse(fenced=self.fenced, controller_id=1, brokers=brokers)
             assert isinstance(answer, kind)
             return answer
         raise NoAnswer("h:1 answered NOT_CONTROLLER")
