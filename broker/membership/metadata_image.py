@@ -23,6 +23,7 @@ from minibroker.protocol.wire.messages import (
     CurrentLeader,
     DescribeClusterBroker,
     DescribeClusterResponse,
+    LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LiveBroker,
     MetadataBroker,
@@ -89,6 +90,8 @@ class MetadataImage:
         self._brokers: dict[BrokerId, LiveBroker] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._deleted_topic_ids: dict[str, None] = {}
+        self._led_epochs: dict[TopicPartition, int] = {}
+        """The latest leader epoch that an order has told this broker to lead."""
 
     # ------------------------------------------------------------------------------------------------ what is known
     @property
@@ -236,11 +239,13 @@ class MetadataImage:
         partitions = {} if known is None else dict(known.partitions)
         for state in topic.partition_states:
             partition = TopicPartition(name, state.partition_index)
+            if isinstance(state, LeaderAndIsrPartition):
+                self._count_election(partition, state)
             if state.leader == LEADER_DURING_DELETE:
+                self._led_epochs.pop(partition, None)
                 if partitions.pop(state.partition_index, None) is not None:
                     tally.deleted[partition] = None
             elif _is_newer(state, partitions.get(state.partition_index)):
-                self._count_election(state, partitions.get(state.partition_index))
                 partitions[state.partition_index] = _partition_info(state)
                 tally.changed[partition] = None
         was_deleted = any(state.leader == LEADER_DURING_DELETE for state in topic.partition_states)
@@ -253,17 +258,18 @@ class MetadataImage:
         configs = dict(sorted(topic.configs.items()))
         self._topics[name] = TopicInfo(topic_id=topic.topic_id, configs=configs, partitions=partitions)
 
-    def _count_election(self, state: Any, known: PartitionInfo | None) -> None:
-        """Only LeaderAndIsr marks an election as unclean, and it reaches the new leader before UpdateMetadata."""
-        is_new = known is None or state.leader_epoch > known.leader_epoch
-        if state.leader == self.broker_id and is_new:
+    def _count_election(self, partition: TopicPartition, order: LeaderAndIsrPartition) -> None:
+        """By orders alone: an UpdateMetadata, which a new controller sends first, does not say what was unclean."""
+        if order.leader == self.broker_id and order.leader_epoch > self._led_epochs.get(partition, -1):
+            self._led_epochs[partition] = order.leader_epoch
             self._counters.leader_elections += 1
-            self._counters.unclean_leader_elections += getattr(state, "leader_recovery_state", 0) != 0
+            self._counters.unclean_leader_elections += order.leader_recovery_state != 0
 
     def _forget(self, name: str, topic: TopicInfo, tally: "_Tally") -> None:
         self._topics.pop(name, None)
         for number in sorted(topic.partitions):
             tally.deleted[TopicPartition(name, number)] = None
+            self._led_epochs.pop(TopicPartition(name, number), None)
         if topic.topic_id:
             self._deleted_topic_ids[topic.topic_id] = None
         while len(self._deleted_topic_ids) > DELETED_TOPICS_REMEMBERED:

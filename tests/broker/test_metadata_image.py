@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from minibroker.broker.membership.metadata_image import MetadataImage
@@ -9,6 +10,7 @@ from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    LEADER_DURING_DELETE,
     BrokerEndpoint,
     CurrentLeader,
     LeaderAndIsrPartition,
@@ -253,11 +255,34 @@ def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> N
     assert (counters.leader_elections, counters.unclean_leader_elections) == (2, 1)
 
 
-def test_an_election_that_updatemetadata_tells_first_is_not_counted_as_unclean() -> None:
+def test_an_unclean_election_that_updatemetadata_tells_first_is_counted_by_the_order() -> None:
+    """A new controller sends all metadata before any order. It tells of the elections that the former one wrote before
+    it died, and not whether they are unclean: the alarm of acknowledged records that are lost stayed silent."""
     counters = BrokerCounters()
     image = MetadataImage(1, "cluster", counters)
     image.apply_update(update(topic(state(leader=1, leader_epoch=1))), OWN_EPOCH)
-    assert (counters.leader_elections, counters.unclean_leader_elections) == (1, 0)
+    assert (counters.leader_elections, counters.unclean_leader_elections) == (0, 0)
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=1, recovery=1), OWN_EPOCH)
+    image.apply_update(update(topic(state(leader=1, leader_epoch=1))), OWN_EPOCH)
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=1, recovery=1), OWN_EPOCH)
+    assert (counters.leader_elections, counters.unclean_leader_elections) == (1, 1)
+
+
+@pytest.mark.parametrize("is_forgotten_at_once", [True, False])
+def test_elections_of_a_topic_that_is_made_again_are_counted(*, is_forgotten_at_once: bool) -> None:
+    """Its epochs begin anew, and nothing is kept of the former topic's."""
+    counters = BrokerCounters()
+    image = MetadataImage(1, "cluster", counters)
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=7), OWN_EPOCH)
+    if is_forgotten_at_once:
+        image.apply_update(update(topic(state(leader=2), topic_id="id-2")), OWN_EPOCH)
+    else:
+        image.apply_update(update(topic(state(leader=LEADER_DURING_DELETE))), OWN_EPOCH)
+    assert image._led_epochs == {}
+    order = leader_and_isr(leader_epoch=1)
+    later = [msgspec.structs.replace(order.topic_states[0], topic_id="id-2")]
+    image.apply_leader_and_isr(msgspec.structs.replace(order, topic_states=later), OWN_EPOCH)
+    assert counters.leader_elections == 2
 
 
 # eligibility for an ISR
