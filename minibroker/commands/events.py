@@ -95,6 +95,8 @@ async def _show(servers: str, wanted: Filters, last: int | None, once: bool, as_
         async for events in stream.follow():
             require_reader()
             _warn_of_silence(stream, warned)
+            for text in stream.take_missed().values():
+                warn(text)
             for event in events:
                 if event.concerns(*wanted):
                     _print(event, as_json)

@@ -130,10 +130,9 @@ class ClusterWatch:
         now_ms, refusals = round(time.time() * 1000), self._stream.refusals
         new = {broker: why for broker, why in sorted(refusals.items()) if broker not in self._mute}
         self._mute = set(refusals)
-        return [
-            ClusterChange(at_ms=now_ms, kind="no-events", what=f"broker {each} reports no events: {why}", broker=each)
-            for each, why in new.items()
-        ]
+        told = [(each, f"broker {each} reports no events: {why}") for each, why in new.items()]
+        told += self._stream.take_missed().items()
+        return [ClusterChange(at_ms=now_ms, kind="no-events", what=what, broker=each) for each, what in told]
 
     async def close(self) -> None:
         self._stream.end()

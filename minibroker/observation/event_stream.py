@@ -7,12 +7,14 @@ report nothing. Leaves to others: which events are shown, and how.
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer, Refused
+from minibroker.protocol.counted import counted
 from minibroker.protocol.printable_text import printable
 from minibroker.protocol.wire.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
 
@@ -84,6 +86,8 @@ class EventStream:
         report what are none."""
         self.silent: dict[int, str] = {}
         """Brokers that do not answer, and why."""
+        self._missed = Counter[int]()
+        """Events, by broker, that it did not keep until it was asked for them."""
         self._asked: dict[int, asyncio.Task[list[BrokerEvent]]] = {}
         """Questions to brokers that are not answered yet."""
         self._discovery: asyncio.Task[None] | None = None
@@ -123,6 +127,12 @@ class EventStream:
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             self.end()
+
+    def take_missed(self) -> dict[int, str]:
+        """By broker, what is said of the events that it has forgotten unasked since the last call."""
+        missed, self._missed = self._missed, Counter()
+        texts = {each: f"its log has {counted(missed[each], 'event')} more" for each in sorted(missed)}
+        return {each: f"broker {each} reported more at once than it keeps: {texts[each]}" for each in texts}
 
     def end(self) -> None:
         """Ask no more."""
@@ -178,6 +188,8 @@ class EventStream:
                 self.refusals[broker] = str(error)
                 break
             self.refusals.pop(broker, None)
+            if number and answer.first_number > number:
+                self._missed[broker] += answer.first_number - number
             self._next[broker] = (answer.incarnation_id, answer.next_number)
             if not answer.events:
                 break

@@ -24,7 +24,8 @@ sentence. The same events are
   `--json`. A broker keeps its last 2,000 events for that, since its start, or the last megabyte of text if they are
   longer. A long event has only its short fields and the beginning of its sentence.
   Characters that a terminal would obey are escaped. A broker that does not answer, or sends what is no event, is named
-  on stderr.
+  on stderr. So is one that reported more at once than it keeps (thousands of its partitions got other leaders), with
+  the number of events that only its log has; `minibroker top` says that, too.
 
 `minibroker events` asks all brokers a few times per second, and prints what they answer by their times, which are
 those of the brokers' clocks. It does not wait for a broker that is slow, paused or cut off: its earlier events are

@@ -34,6 +34,8 @@ class FakeBrokers:
         """By broker: what it sends instead of the JSON of its events."""
         self.following: dict[int, Callable[[int], int]] = {}
         """By broker: from the number that it is asked for, the next number that it gives."""
+        self.forgotten = {1: 0, 2: 0, 3: 0}
+        """By broker: how many of its first events it does not keep any more."""
         self.asked = 0
         self.describes: asyncio.Event | None = None
         """When it answers what the cluster is; None: at once."""
@@ -66,13 +68,19 @@ class FakeBrokers:
                 content=self.contents.get(broker, json.dumps({"event": name, "text": name})),
             )
             for number, (at_ms, name) in enumerate(kept)
-            if number >= request.first_number or broker in self.following
+            if number >= max(request.first_number, self.forgotten[broker]) or broker in self.following
         ][:2]
         following = found[-1].number + 1 if found else min(request.first_number, len(kept))
         if broker in self.following:
             following = self.following[broker](request.first_number)
         incarnation = self.incarnations[broker]
-        return DescribeEventsResponse(broker_id=broker, incarnation_id=incarnation, next_number=following, events=found)
+        return DescribeEventsResponse(
+            broker_id=broker,
+            incarnation_id=incarnation,
+            first_number=self.forgotten[broker],
+            next_number=following,
+            events=found,
+        )
 
 
 def polled(brokers: FakeBrokers, stream: EventStream) -> list[tuple[int, str]]:
@@ -143,6 +151,21 @@ def test_a_broker_that_was_started_again_is_read_from_its_first_event() -> None:
     assert polled(brokers, stream) == []
     brokers.down, brokers.incarnations[1], brokers.events[1] = set(), "later", [(9, "new")]
     assert polled(brokers, stream) == [(1, "new")]
+
+
+def test_events_that_a_broker_forgot_before_it_was_asked_are_counted() -> None:
+    """The end of a broker with thousands of partitions is told in more events at once than the controller keeps. The
+    first ones say why, and nothing said that they were missing. Those before the first question are missed by none."""
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+    brokers.events[1], brokers.forgotten[1] = [(number, "a") for number in range(4)], 3
+    assert (polled(brokers, stream), stream.take_missed()) == ([(1, "a")], {})
+    brokers.events[1], brokers.forgotten[1] = [(number, "a") for number in range(9)], 7
+    assert (polled(brokers, stream), stream.take_missed()) == (
+        [(1, "a"), (1, "a")],
+        {1: "broker 1 reported more at once than it keeps: its log has 3 events more"},
+    )
+    assert (polled(brokers, stream), stream.take_missed()) == ([], {})
 
 
 def test_a_broker_of_a_version_without_events_is_named_and_the_others_are_read() -> None:

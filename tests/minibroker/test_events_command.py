@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE, print_json
 from minibroker.commands.events import _show, _warn_of_silence, events
-from minibroker.protocol.wire.messages import MetadataResponse, MetadataTopic
+from minibroker.protocol.wire.messages import DescribeEventsResponse, MetadataResponse, MetadataTopic
 from tests.minibroker.test_event_stream import FakeBrokers, stream_of
 
 
@@ -114,6 +114,26 @@ def test_a_closed_pipe_ends_it_before_the_next_event(brokers: FakeQueries, monke
         os.close(reading)
         with pytest.raises(BrokenPipeError):
             asyncio.run(asyncio.wait_for(_show("host:1", ((), (), ()), 0, False, False), 5))
+
+
+def test_events_that_came_too_fast_are_told_as_missing(
+    brokers: FakeQueries, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def ask(*arguments: Any) -> DescribeEventsResponse:
+        if brokers.asked > 14:
+            raise BrokenPipeError
+        answer = await FakeBrokers.ask(brokers, *arguments)
+        if brokers.asked == 5:  # each broker was asked twice, until it had nothing more
+            brokers.events[1], brokers.forgotten[1] = 9 * [(3, "broker_left")], 7
+            return await FakeBrokers.ask(brokers, *arguments)
+        return answer
+
+    monkeypatch.setattr(brokers, "ask", ask)
+    monkeypatch.setattr("minibroker.observation.event_stream.POLL_SECONDS", 0.0)
+    with pytest.raises(BrokenPipeError):
+        asyncio.run(asyncio.wait_for(_show("host:1", ((), (), ()), 0, False, False), 5))
+    text = "warning: broker 1 reported more at once than it keeps: its log has 6 events more\n"
+    assert capsys.readouterr().err == text
 
 
 @pytest.mark.parametrize(
