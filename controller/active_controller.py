@@ -271,7 +271,7 @@ class ActiveController:
         self._queued_reads.discard("topics")
         names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
         added = [name for name in names if name not in self.state.topics]
-        removed = tuple(sorted(name for name in self.state.topics if name not in names))
+        removed = tuple(sorted(self.state.topics.keys() - names))
         for name in removed:
             if name not in self.state.deletions:
                 self.store.report_removed_topic(name, self.state.topics[name].topic_id)
