@@ -4,7 +4,7 @@ from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.registration import Registration
 from minibroker.broker.monitoring.metrics import BrokerGauges, Readiness
 from minibroker.broker.replicas.replica_manager import ReplicaManager
-from minibroker.broker.replication.state import Role
+from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.protocol.ids import to_wire
 from minibroker.runtime.ports import Disk, DiskError
 from minibroker.runtime.server.server import RpcServer
@@ -41,7 +41,7 @@ def read_gauges(
         damaged_replicas=sum(s.damage is not None for s in states),
         waiting_produce_requests=sum(len(s.waiters) for s in led),
         waiting_fetch_requests=manager.fetches.delayed_count(),
-        max_lag=max((_lag(s.log_end_offset, r.log_end_offset) for s in led for r in s.remotes.values()), default=0),
+        max_lag=max((lag_of(s, remote.log_end_offset) for s in led for remote in s.remotes.values()), default=0),
         is_controller=int(is_controller),
         offline_partitions=sum(info.leader is None for _, info in image.all_partitions()),
         live_brokers=len(image.live_broker_ids()),
@@ -55,5 +55,6 @@ def read_gauges(
     )
 
 
-def _lag(leader_end: int, follower_end: int | None) -> int:
-    return leader_end if follower_end is None else max(0, leader_end - follower_end)
+def lag_of(leader: ReplicaState, follower_end: int | None) -> int:
+    """Records that a follower lacks. One that has fetched nothing in this leader epoch may lack all that there are."""
+    return max(0, leader.log_end_offset - (leader.log_start_offset if follower_end is None else follower_end))

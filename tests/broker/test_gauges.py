@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from minibroker.broker.monitoring.gauges import readiness
+from minibroker.broker.monitoring.gauges import lag_of, readiness
 from minibroker.broker.monitoring.metrics import BrokerCounters
 
 
@@ -31,3 +31,11 @@ def test_every_counter_begins_at_zero() -> None:
     numbers = [value for value in msgspec.structs.astuple(BrokerCounters()) if isinstance(value, int)]
     assert numbers
     assert not any(numbers)
+
+
+@pytest.mark.parametrize(("follower_end", "lag"), [(None, 1_000), (4_000_000_990, 10), (4_000_001_001, 0)])
+def test_no_follower_lags_by_more_records_than_there_are(follower_end: int | None, lag: int) -> None:
+    """Of one that was not heard in this leader epoch, all offsets from 0 on were counted: after each change of leaders,
+    and as long as a follower is down, the lag of an old log was billions of records."""
+    leader = cast(Any, SimpleNamespace(log_start_offset=4_000_000_000, log_end_offset=4_000_001_000))
+    assert lag_of(leader, follower_end) == lag
