@@ -56,6 +56,14 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
     configs: dict[str, str]
     partitions: dict[int, PartitionInfo]
+    partition_count: int = 0
+    """Of the topic, as the controller told it. The partitions come with several requests, or have no state yet."""
+
+    def missing(self) -> list[int]:
+        """Partitions that are not known yet. Clients must count them: by that they choose the partition of a key."""
+        if len(self.partitions) >= self.partition_count:
+            return []
+        return [number for number in range(self.partition_count) if number not in self.partitions]
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +264,12 @@ class MetadataImage:
         if (known is None and topic.configs) or (known is not None and known.configs != topic.configs):
             tally.configs[name] = None
         configs = dict(sorted(topic.configs.items()))
-        self._topics[name] = TopicInfo(topic_id=topic.topic_id, configs=configs, partitions=partitions)
+        self._topics[name] = TopicInfo(
+            topic_id=topic.topic_id,
+            configs=configs,
+            partitions=partitions,
+            partition_count=topic.partition_count or (0 if known is None else known.partition_count),
+        )
 
     def _count_election(self, partition: TopicPartition, order: LeaderAndIsrPartition) -> None:
         """By orders alone: an UpdateMetadata, which a new controller sends first, does not say what was unclean."""
@@ -310,8 +323,11 @@ class MetadataImage:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
             return MetadataTopic(error_code=code, name=name)
         partitions = []
-        for number in sorted(topic.partitions):
-            info = topic.partitions[number]
+        for number in sorted({*topic.partitions, *topic.missing()}):
+            info = topic.partitions.get(number)
+            if info is None:
+                partitions.append(MetadataPartition(error_code=ErrorCode.LEADER_NOT_AVAILABLE, partition_index=number))
+                continue
             has_leader = info.leader is not None and info.leader in leaders
             partitions.append(
                 MetadataPartition(

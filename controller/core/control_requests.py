@@ -182,7 +182,7 @@ def _parts(orders: Sequence[PartitionOrder], bytes_max: int) -> list[list[Partit
     for each in orders:
         header = (each.partition.topic, each.topic.topic_id)
         content_bytes = len(msgspec.msgpack.encode(each.content))
-        header_bytes = len(msgspec.msgpack.encode((*header, each.topic.configs))) + 60
+        header_bytes = len(msgspec.msgpack.encode((*header, each.topic.configs))) + 80
         cost = content_bytes + (header_bytes if header != topic else 0)
         is_full = len(parts[-1]) >= REQUEST_PARTITIONS_MAX or logs >= REQUEST_LOGS_MAX
         if parts[-1] and (size + cost > bytes_max or is_full):
@@ -224,6 +224,7 @@ def _leader_and_isr_request(
                 topic_name=name,
                 topic_id=topic_id,
                 configs=group[-1].topic.configs,
+                partition_count=len(group[-1].topic.assignment),
                 partition_states=[each.content for each in group if isinstance(each, LeaderAndIsr)],
             )
             for (name, topic_id), group in _by_topic(part).items()
@@ -247,6 +248,7 @@ def _update_metadata_request(
                 topic_name=name,
                 topic_id=topic_id,
                 configs=group[-1].topic.configs,
+                partition_count=len(group[-1].topic.assignment),
                 partition_states=[each.content for each in group if isinstance(each, UpdateMetadata)],
             )
             for (name, topic_id), group in _by_topic(part).items()

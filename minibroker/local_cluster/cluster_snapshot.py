@@ -34,6 +34,7 @@ def state_of_view(view: ClusterView) -> ClusterState:
                 each, replicas.get(name, {}).get(each.leader_id), view.topic_ids.get(name.topic) or None
             )
             for name, each in view.partitions.items()
+            if each.replica_nodes  # else the controller knows no state of it
         },
     )
 

@@ -32,6 +32,7 @@ from minibroker.protocol.wire.message_types import (
     Name,
     Offset,
     OffsetOrNone,
+    PartitionCount,
     PartitionIndex,
     Port,
     Replicas,
@@ -63,6 +64,7 @@ class LeaderAndIsrTopic(Message, frozen=True, kw_only=True):
     topic_name: TopicName
     topic_id: Identifier
     configs: Configs = {}  # about: ours: the topic's own settings, so that a new log never starts with the wrong ones
+    partition_count: PartitionCount = 0  # about: ours: of the topic, of which a request names a part; 0: not told
     partition_states: Annotated[list[LeaderAndIsrPartition], Meta(max_length=PARTITIONS_MAX)]
 
 
@@ -113,6 +115,7 @@ class UpdateMetadataTopic(Message, frozen=True, kw_only=True):
     topic_name: TopicName
     topic_id: Identifier
     configs: Configs = {}
+    partition_count: PartitionCount = 0  # about: ours: as in LeaderAndIsr
     partition_states: Annotated[list[UpdateMetadataPartition], Meta(max_length=PARTITIONS_MAX)]
 
 

@@ -42,6 +42,7 @@ TOPICS_MAX = 10_000
 """Topics in one message. A broker of this size holds thousands of partitions, not millions."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic in one message."""
+PartitionCount = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 PRODUCES_IN_FLIGHT_MAX = 5
 """Produce requests of one idempotent producer that may be unanswered at a time (KIP-98)."""
 PRODUCE_BATCHES_MAX = 8

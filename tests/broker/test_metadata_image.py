@@ -378,3 +378,29 @@ def test_unknown_partition_has_no_hint() -> None:
     assert image.knows_partition("lines", 0)
     assert not image.knows_partition("lines", 1)
     assert [str(partition) for partition, _ in image.all_partitions()] == ["lines-0"]
+
+
+def counted_topic(*states: Any, count: int) -> Any:
+    return msgspec.structs.replace(topic(*states), partition_count=count)
+
+
+def test_metadata_counts_the_partitions_that_are_not_known_yet() -> None:
+    """A large topic comes with several requests. Clients that asked in between counted a part of its partitions, and
+    sent keyed records to others than they belong to until their next look at metadata, five minutes later."""
+    image = image_with(counted_topic(state(index=0), state(index=2), count=4))
+    (answer,) = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False).topics
+    missing, known = int(ErrorCode.LEADER_NOT_AVAILABLE), int(ErrorCode.NONE)
+    assert [(each.partition_index, each.error_code, each.leader_id) for each in answer.partitions] == [
+        *((0, known, 1), (1, missing, -1), (2, known, 1), (3, missing, -1))
+    ]
+    assert [each.leader_epoch for each in answer.partitions] == [0, -1, 0, -1]
+    image.apply_update(update(topic(state(index=1))), OWN_EPOCH)  # of a controller that tells no count
+    image.apply_update(update(counted_topic(state(index=3), count=4)), OWN_EPOCH)
+    (answer,) = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False).topics
+    assert [(each.partition_index, each.error_code) for each in answer.partitions] == [(n, known) for n in range(4)]
+
+
+def test_a_topic_that_another_tool_numbered_with_gaps_has_no_partitions_more() -> None:
+    image = image_with(counted_topic(state(index=0), state(index=5), count=2))
+    (answer,) = image.answer_metadata(MetadataRequest(), "IN", is_fenced=False).topics
+    assert [each.partition_index for each in answer.partitions] == [0, 5]

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
-from minibroker.protocol.wire.messages import APIS, Message, Request
+from minibroker.protocol.wire.messages import APIS, PARTITIONS_MAX, Message, Request
 
 PAGE = Path(__file__).parents[2] / "docs" / "FORMATS.md"
 BEGIN = "<!-- made by python -m tests.docs.wire_tables: begin -->"
 END = "<!-- made by python -m tests.docs.wire_tables: end -->"
 
-NUMBERS = {2**15 - 1: "i16", 2**16 - 1: "i32", 2**31 - 1: "i32", 2**63 - 1: "i64"}
+NUMBERS = {2**15 - 1: "i16", PARTITIONS_MAX: "i32", 2**16 - 1: "i32", 2**31 - 1: "i32", 2**63 - 1: "i64"}
 ABOUT = "about:"
 
 
@@ -103,7 +103,7 @@ def _number(meta: Any) -> str:
     """The width of a number, and its bounds if they are narrower."""
     width = NUMBERS[meta.le]
     bounds = [] if meta.ge == -meta.le - 1 else [f"from {meta.ge}"]
-    bounds += [f"to {meta.le:,}"] if meta.le == 2**16 - 1 else []
+    bounds += [f"to {meta.le:,}"] if meta.le in (PARTITIONS_MAX, 2**16 - 1) else []
     return " ".join([width, *bounds])
 
 
