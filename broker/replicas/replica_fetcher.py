@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 import msgspec
 
@@ -50,6 +51,8 @@ log = logging.getLogger("minibroker.fetcher")
 
 FETCHES_IN_FLIGHT_MAX = 2
 """One that waits at the leader, and one that ends it with new positions."""
+PARTITIONS_PER_REQUEST_MAX = 1_000
+"""A leader takes no request of more than 1 MiB; a partition of a topic with a long name takes 400 bytes of it."""
 CONNECT_TIMEOUT_MS = 2_000
 REDIAL_TIMEOUT_MS = 200
 """A lost connection is dialled again at once, at the same address: a kernel that refuses does so within one round trip,
@@ -282,7 +285,7 @@ class ReplicaFetcher:
         if not connection.is_waited_on:
             self._waits_since = self._loop.time()
         try:
-            if self._questions:
+            while self._questions:
                 self._send_questions(connection)
             if self._ends_wanted:
                 self._send_ends(connection)
@@ -291,7 +294,7 @@ class ReplicaFetcher:
             self._lost.set()
 
     def _send_questions(self, connection: RpcConnection) -> None:
-        asked = self._questions
+        asked = dict(islice(self._questions.items(), PARTITIONS_PER_REQUEST_MAX))
         topics: dict[tuple[str, str], list[OffsetForLeaderPartition]] = {}
         for topic_partition, question in asked.items():
             item = OffsetForLeaderPartition(
@@ -308,7 +311,8 @@ class ReplicaFetcher:
             ],
         )
         connection.send(body, lambda reply: self._on_epoch_ends(asked, reply))
-        self._questions = {}  # not before: if the connection is closing, the next one asks them
+        for topic_partition in asked:  # not before: if the connection is closing, the next one asks them
+            del self._questions[topic_partition]
 
     def _topic_of(self, topic_partition: TopicPartition) -> tuple[str, str]:
         """Name and id of its topic. A request that arrives late must not be taken for one about a later topic of that
@@ -357,11 +361,10 @@ class ReplicaFetcher:
     def _send_fetch(self, connection: RpcConnection) -> None:
         """List what changed. If nothing changed, one fetch stays delayed at the leader, so that updates come at
         once."""
-        changed = self._take_positions()
-        if self._in_flight >= FETCHES_IN_FLIGHT_MAX or (self._in_flight and not changed and not self._forgotten):
-            self._put_back(changed)
+        if self._in_flight >= FETCHES_IN_FLIGHT_MAX:
             return
-        if not self._positions and not changed:
+        changed = self._take_positions()
+        if not changed and (not self._positions or (self._in_flight and not self._forgotten)):
             return
         listed: dict[tuple[str, str], list[FetchPartition]] = {}
         self._requests += 1
@@ -386,6 +389,8 @@ class ReplicaFetcher:
         self._in_flight += 1
         self._session_epoch += 1
         connection.send(body, lambda reply: self._on_fetched(connection, number, reply))
+        if self._to_list:
+            self._send_fetch(connection)
 
     def _take_forgotten(self, listed: dict[TopicPartition, FetchPartition]) -> list[ForgottenTopic]:
         forgotten: dict[str, list[int]] = {}
@@ -399,6 +404,9 @@ class ReplicaFetcher:
         wanted, self._to_list = self._to_list, {}
         changed: dict[TopicPartition, FetchPartition] = {}
         for topic_partition in wanted:
+            if len(changed) == PARTITIONS_PER_REQUEST_MAX:
+                self._to_list[topic_partition] = None
+                continue
             partition = self.partitions.get(topic_partition)
             if partition is None or not isinstance(partition.state.phase, Fetching):
                 continue
@@ -415,10 +423,6 @@ class ReplicaFetcher:
                 partition_max_bytes=self._config.partition_max_bytes,
             )
         return changed
-
-    def _put_back(self, changed: dict[TopicPartition, FetchPartition]) -> None:
-        for topic_partition in changed:
-            self._to_list[topic_partition] = None
 
     def _on_fetched(self, connection: RpcConnection, number: int, reply: Response | RpcError) -> None:
         if connection is not self._connection:
