@@ -195,6 +195,7 @@ def _change(
 ) -> PartitionChange | None:
     """The decision as a value; None if nothing changes. Each change by a controller starts a new epoch."""
     incarnations = _incarnations(state, before, leader, members)
+    is_whole = len(members) == len(state.assignment(partition))  # of an only replica, whose leader ends no recovery
     was = (before.leader, set(before.in_sync_replicas), set(before.incarnations))
     if was == (leader, set(members), set(incarnations)):
         return None
@@ -206,7 +207,7 @@ def _change(
         directories=_directories(state, before, leader, members),
         controller_epoch=state.controller_epoch,
         partition_epoch=before.partition_epoch,
-        is_recovering=is_unclean or before.is_recovering,
+        is_recovering=is_unclean or (before.is_recovering and not is_whole),
         topic_id=state.topics[partition.topic].topic_id,
     )
     check_leadership(after, state.assignment(partition))

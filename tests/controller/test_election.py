@@ -140,6 +140,15 @@ def test_an_election_does_not_end_a_recovery() -> None:
     assert after.is_recovering
 
 
+def test_an_isr_of_all_replicas_has_recovered() -> None:
+    """The leader of an only replica proposes no ISR, by which it would end its recovery. Each stop and start counted as
+    one more unclean election, for ever after an accepted loss."""
+    after = elected(cluster_state(replicas=(1,), now=leadership(1, 1, is_recovering=True)))
+    assert (after.leader, after.is_recovering) == (None, False)
+    after = elected(cluster_state(1, replicas=(1,), now=leadership(None, 1, is_recovering=True)))
+    assert (after.leader, after.is_recovering) == (1, False)
+
+
 # -------------------------------------------------------------------------------------------- controlled shutdown
 @pytest.mark.invariant("I27", "I34")
 def test_leader_that_shuts_down_hands_over_and_leaves_the_isr() -> None:
