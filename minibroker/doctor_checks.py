@@ -380,7 +380,12 @@ async def check_listeners(servers: str, *, must_answer: bool = False) -> list[Do
                 cure = "correct the address, or start a broker there"
                 return [DoctorFinding("brokers", False, f"no broker answers at {servers}", cure)]
             return [DoctorFinding("brokers", True, f"no broker answers at {servers}: no cluster to check")]
-        return await asyncio.gather(*(_check_listener(queries, broker) for broker in metadata.brokers))
+        listed = await asyncio.gather(*(_check_listener(queries, broker) for broker in metadata.brokers))
+        addresses = {f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+        others = [server for server in servers.split(",") if server not in addresses]
+        known = {broker.node_id for broker in metadata.brokers}
+        unlisted = await asyncio.gather(*(_check_unlisted(queries, server, known) for server in others))
+        return [*listed, *(finding for finding in unlisted if finding is not None)]
 
 
 async def check_partitions(servers: str) -> list[DoctorFinding]:
@@ -406,6 +411,17 @@ def partition_findings(view: ClusterView) -> list[DoctorFinding]:
         more = f"{counted(len(wrong) - PARTITIONS_SHOWN, 'more finding')} like these"
         shown.append(DoctorFinding("partitions", False, more, "see `minibroker replicas --check`"))
     return shown
+
+
+async def _check_unlisted(queries: BrokerQueries, server: str, known: set[int]) -> DoctorFinding | None:
+    """Of a broker that answers, and that the others do not know: they take it for dead."""
+    (state,) = await queries.replica_states([server], [])
+    if isinstance(state, NoAnswer) or state.broker_id in known:
+        return None
+    why, cure = "", "see its log"
+    if state.fenced:
+        why, cure = ": it has lost ZooKeeper", ZOOKEEPER_CURE
+    return DoctorFinding(f"broker {state.broker_id}", False, f"{server} answers, but is not registered{why}", cure)
 
 
 async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> DoctorFinding:

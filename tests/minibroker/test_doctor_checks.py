@@ -29,6 +29,7 @@ from minibroker.local_cluster.processes import ProcessIdentity, identify
 from minibroker.local_cluster.zookeeper_process import PortOwner
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.wire.messages import (
+    DescribeClusterResponse,
     DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
     MetadataBroker,
@@ -308,6 +309,37 @@ async def test_a_broker_that_does_not_describe_the_cluster_is_named(monkeypatch:
     (finding,) = await doctor_checks.check_listeners("h:1")
     assert not finding.well
     assert finding.what == "advertises h:1, and does not describe the cluster: h:1 answered UNSUPPORTED_VERSION"
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "fenced", "what"),
+    [
+        (2, True, ["h:2 answers, but is not registered: it has lost ZooKeeper"]),
+        (2, False, ["h:2 answers, but is not registered"]),
+        (1, False, []),  # another name of broker 1
+    ],
+)
+async def test_a_broker_that_the_others_take_for_dead_is_named(
+    monkeypatch: pytest.MonkeyPatch, broker_id: int, *, fenced: bool, what: list[str]
+) -> None:
+    """It runs, but lost ZooKeeper. The doctor, who was given its address, too, knew only that replicas are out of sync,
+    and advised to start the brokers that are down."""
+
+    async def ask(_: BrokerQueries, server: str, request: Request, *__: object) -> Response:
+        if isinstance(request, MetadataRequest):
+            return MetadataResponse(brokers=[MetadataBroker(node_id=1, host="h", port=1)])
+        if server == "h:3":
+            raise NoAnswer("h:3 refused")
+        if isinstance(request, DescribeReplicaStateRequest):
+            one = server == "h:1"
+            return DescribeReplicaStateResponse(broker_id=1 if one else broker_id, fenced=fenced and not one)
+        return DescribeClusterResponse()
+
+    monkeypatch.setattr(BrokerQueries, "ask", ask)
+    first, *others = await doctor_checks.check_listeners("h:1,h:2,h:3")
+    assert first.well
+    assert [each.what for each in others] == what
+    assert not any(each.well for each in others)
 
 
 async def test_listener_check_passes_without_a_cluster() -> None:
