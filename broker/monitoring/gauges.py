@@ -11,11 +11,13 @@ from minibroker.runtime.server.server import RpcServer
 
 
 def readiness(registration: Registration, image: MetadataImage) -> Readiness:
-    """Ready: registered, and the controller has sent the metadata of the cluster."""
+    """Ready: registered, and the controller has sent the metadata of the cluster to this registration."""
     if registration.is_fenced():
         return Readiness(False, "ZooKeeper session not confirmed alive")
     if not image.has_been_updated:
         return Readiness(False, "registered, but no metadata received from the controller yet")
+    if image.is_of_an_earlier_registration(registration.broker_epoch):
+        return Readiness(False, "registered again, but nothing received from the controller since")
     return Readiness(True, f"registered under broker epoch {registration.broker_epoch}")
 
 
