@@ -7,13 +7,13 @@ that is not part of a batch in order. Whatever lies behind that is ignored: a di
 from msgspec.structs import replace
 
 from minibroker.audit.checks.rules import is_dense
-from minibroker.audit.reading.replica import AuditedReplica, AuditedSegment, Columns, SegmentGap
+from minibroker.audit.reading.replica import UNREADABLE, AuditedReplica, AuditedSegment, Columns, SegmentGap
 
 
 def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
     """The same replica, unless its machine may have lost power and its broker was not started since."""
     facts = replica.facts
-    if not facts.lost_power or facts.cleanly_stopped or is_dense(replica):
+    if not facts.lost_power or facts.cleanly_stopped or is_dense(replica) or _is_refused(replica):
         return replica
     synced = facts.recovery_point or 0
     expected = replica.segments[0].base_offset if replica.segments else 0
@@ -36,6 +36,12 @@ def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
         if gaps and expected >= synced and number + 1 < len(replica.segments):
             return _cut(replica, number, segment.end_row, gaps[0].position, gaps[0].reason)
     return replica
+
+
+def _is_refused(replica: AuditedReplica) -> bool:
+    """Whether the operating system refuses a part of it. Nobody knows what is there, and the next start ends with the
+    same error."""
+    return any(gap.reason.startswith(UNREADABLE) for segment in replica.segments for gap in segment.gaps)
 
 
 def _cut(replica: AuditedReplica, number: int, end_row: int, position: int, reason: str) -> AuditedReplica:

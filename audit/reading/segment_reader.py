@@ -116,9 +116,18 @@ def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
     file = segment_file(task.directory, task.segment)
     descriptor = open_regular(file)
     try:
-        yield SegmentWindow(lambda count, position: os.pread(descriptor, count, position), task.size, file)
+        yield SegmentWindow(lambda count, position: _read(descriptor, count, position), task.size, file)
     finally:
         os.close(descriptor)
+
+
+def _read(descriptor: int, count: int, position: int) -> bytes:
+    """All of these bytes that the file has. Raises OSError. In front of a bad sector the system returns fewer bytes
+    than were asked for, as at the end of a file; only the next call tells the two apart."""
+    content = os.pread(descriptor, count, position)
+    while len(content) < count and (more := os.pread(descriptor, count - len(content), position + len(content))):
+        content += more
+    return content
 
 
 def _collect(

@@ -1,13 +1,20 @@
 """A power cut may leave any part of what a broker had not synced; everything it had synced is present."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
+from minibroker.audit.checks.partition_check import compare_partition
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reading.ranges import plan_ranges
+from minibroker.audit.reading.replica import RangeScan, assemble
+from minibroker.audit.reading.segment_reader import RangeTask, scan_range
+from minibroker.audit.spark.stitching import stitch
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from tests.audit.damage import BATCHES, BROKER, ENCODED, second
@@ -128,3 +135,37 @@ def test_unsynced_records_that_no_other_replica_holds_are_lost(cluster: PlantedC
         zeros(cluster.replica(broker, LINES))
     cluster.lose_power()
     assert Kind.RECORDS_LOST in {item.kind for item in errors(audited_partition(cluster))}
+
+
+@pytest.mark.parametrize(("segment", "refused_from"), [(1, 450), (2, 0), (2, 250)])
+@pytest.mark.parametrize("range_bytes", [1 << 62, 100])
+def test_what_a_disk_refuses_to_read_was_not_taken_by_a_power_cut(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch, segment: int, refused_from: int, range_bytes: int
+) -> None:
+    """Once the log ended there, with a note only, and nobody knew that the rest was not read."""
+    replica = cluster.replica(BROKER, LINES)
+    cluster.set_high_watermark(BROKER, LINES, SYNCED)
+    damaged = replica.file(replica.segments[segment]).stat().st_ino
+    read = os.pread
+
+    def refuse(descriptor: int, count: int, position: int) -> bytes:
+        left = count if os.fstat(descriptor).st_ino != damaged else refused_from - position
+        if left <= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, min(count, left), position)
+
+    monkeypatch.setattr(os, "pread", refuse)
+    inventory = discover([str(cluster.root)])
+    replicas = []
+    for facts in inventory.replicas:
+        scans = [scan(task) for task in plan_ranges(facts.directory, facts.segments, range_bytes)]
+        replicas.append(assemble(facts, stitch(scans, scan)))
+    result = compare_partition(LINES, replicas, (), inventory.expected[str(LINES)])
+    assert result.verdict is PartitionVerdict.INCONSISTENT
+    (first, *_) = [item for item in result.findings if item.severity is Severity.ERROR]
+    assert first.kind is Kind.CORRUPT_BATCH
+    assert first.message.startswith("the segment cannot be read: Input/output error")
+
+
+def scan(task: RangeTask) -> RangeScan:
+    return scan_range(task, with_values=False)

@@ -1,5 +1,6 @@
 """Reading segments: ranges match the whole file, resynchronisation, files that change, hostile content."""
 
+import errno
 import os
 from collections import Counter
 from pathlib import Path
@@ -203,6 +204,31 @@ def test_an_unreadable_file_is_one_gap(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # planning
+
+
+def test_a_disk_that_refuses_the_rest_of_a_file_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system first returns what is in front of a bad sector, and only the next call fails."""
+    read = os.pread
+
+    def refuse(descriptor: int, count: int, position: int) -> bytes:
+        if position >= 200:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, min(count, 200 - position), position)
+
+    monkeypatch.setattr(os, "pread", refuse)
+    content = b"".join(ENCODED)
+    (gap,) = whole(tmp_path, content).gaps
+    assert (gap.position, gap.end, gap.reason) == (0, len(content), "cannot be read: Input/output error")
+
+
+def test_a_file_that_comes_in_small_pieces_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"".join(ENCODED)
+    at_once = whole(tmp_path, content)
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, count, position: read(descriptor, min(count, 50), position))
+    assert whole(tmp_path, content) == at_once
 
 
 def test_exact_cuts_are_at_batch_starts(tmp_path: Path) -> None:
