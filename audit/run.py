@@ -113,7 +113,21 @@ def _settled(
             break
         progress("looking again at partitions that changed while they were read")
         inventory, results = _replaced(inventory, fresh, results, check(fresh))
+    _refuse_unseen(results)
     return inventory, results
+
+
+def _vanished_files(result: PartitionResult) -> list[str]:
+    return [item.file for item in result.findings if item.kind is Kind.CHANGED_WHILE_READ and item.file is not None]
+
+
+def _refuse_unseen(results: list[PartitionResult]) -> None:
+    """Raise AuditError if a file is here that was not there for its reader: an executor may see another disk."""
+    for file in (file for result in results for file in _vanished_files(result) if os.path.lexists(file)):
+        raise AuditError(
+            f"{file} is here, and was not there for the process that read it: on a cluster every executor must see the"
+            " same paths"
+        )
 
 
 @contextmanager
@@ -175,14 +189,15 @@ def _changed_partitions(
     results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...], zookeeper: str | None
 ) -> Inventory:
     """Partitions of running brokers that look wrong and have changed since: the audit may have read them amid a
-    truncation."""
+    truncation. And all of which a file was gone when it was to be read: what is there now says whether it may be."""
     running = any(not log.cleanly_stopped for log in inventory.log_directories)
     suspected = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
-    if not suspected:
+    vanished = {f"{result.topic}-{result.partition}" for result in results if _vanished_files(result)}
+    if not suspected | vanished:
         return msgspec.structs.replace(inventory, replicas=(), expected={})
     fresh = discover(given, _zookeeper_state(zookeeper))
     before, now = _by_name(inventory), _by_name(fresh)
-    changed = {name for name in suspected if before.get(name) != now.get(name)}
+    changed = vanished | {name for name in suspected if before.get(name) != now.get(name)}
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)
     expected = {name: fresh.expected.get(name, ExpectedPartition()) for name in changed}
     return msgspec.structs.replace(fresh, replicas=chosen, expected=expected)

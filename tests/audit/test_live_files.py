@@ -1,5 +1,7 @@
 """An audit of files that change while it runs: no false alarm, and real damage is still found."""
 
+import errno
+import os
 import time
 from pathlib import Path
 
@@ -8,8 +10,9 @@ import pytest
 from minibroker.audit import run
 from minibroker.audit.checks.expectation import SourcedState
 from minibroker.audit.checks.findings import Kind, PartitionVerdict
+from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.reading import zookeeper_source
+from minibroker.audit.reading import segment_reader, zookeeper_source
 from minibroker.audit.reading.discovery import Inventory, discover
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
@@ -114,6 +117,37 @@ def test_segments_removed_by_retention_meanwhile_are_trimmed_not_missing(cluster
     kinds = {item.kind for item in result.findings}
     assert kinds == {Kind.CHANGED_WHILE_READ, Kind.LOG_START_DIFFERS}
     assert result.compared_offsets == 24, "the other two still hold the head"
+
+
+def test_what_vanishes_while_it_is_read_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a note, for retention explains it: all replicas lost a middle segment, and the audit said 'all agree'."""
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    stale = discover([str(cluster.root)])
+    for broker in cluster.brokers:
+        replica = cluster.replica(broker, LINES)
+        replica.file(replica.segments[1]).unlink()
+    discover_stale_first(monkeypatch, stale)
+    report = run.run_audit([str(cluster.root)], "local")
+    assert (report.exit_code, report.findings[0].kind) == (10, Kind.MISSING_RANGE)
+    assert Kind.CHANGED_WHILE_READ not in {item.kind for item in report.findings}
+
+
+def test_files_that_only_some_readers_see_end_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a Spark cluster whose executors do not all see the same paths."""
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    hidden = {str(cluster.replica(broker, LINES).file(9)) for broker in cluster.brokers}
+    open_file = segment_reader.open_regular
+
+    def open_seen(path: str) -> int:
+        if path in hidden:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return open_file(path)
+
+    monkeypatch.setattr(segment_reader, "open_regular", open_seen)
+    with pytest.raises(AuditError, match=r"00009\.log is here, .* every executor must see the same paths"):
+        run.run_audit([str(cluster.root)], "local")
 
 
 def test_a_log_growing_while_it_is_read_ends_where_it_ended_at_the_start(cluster: PlantedCluster) -> None:
