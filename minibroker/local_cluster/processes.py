@@ -41,9 +41,19 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         while self.is_alive():
             words = command_line(self.pid)
             if words or time.monotonic() > deadline:
-                return any(is_same_file(word, file) for word in words)
+                return any(is_same_file(word, file) or self._names_former(word, file) for word in words)
             time.sleep(0.001)
         return False
+
+    def _names_former(self, word: str, file: Path) -> bool:
+        """Does it run in the directory of this file, and name a file that is not there any more? The file was removed,
+        or its directory renamed: the working directory of a process follows."""
+        if os.path.basename(word) != file.name or os.path.lexists(word):
+            return False
+        try:
+            return os.path.samefile(PROC / str(self.pid) / "cwd", file.parent)
+        except OSError:
+            return False
 
     def is_paused(self) -> bool:
         return self.is_alive() and _state_of(self.pid) in ("T", "t")

@@ -1,4 +1,5 @@
-"""A local cluster whose `cluster.json` cannot be written: processes can be ended, and none is left unknown."""
+"""A local cluster whose `cluster.json` cannot be written, or whose files were moved: processes can be ended, and none is
+left unknown."""
 
 import asyncio
 import errno
@@ -33,10 +34,10 @@ def no_child_stays() -> Iterator[None]:
         child.wait()
 
 
-def runs_as(*words: str) -> int:
+def runs_as(*words: str, directory: Path | None = None) -> int:
     """The number of a process with these last arguments, which does nothing."""
     script = "import sys, time; sys.stdout.buffer.write(b'up'); sys.stdout.flush(); time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE, cwd=directory)
     CHILDREN.append(child)
     assert child.stdout is not None
     with child.stdout:
@@ -46,7 +47,7 @@ def runs_as(*words: str) -> int:
 
 def broker_process_of(directory: Path, broker_id: int) -> int:
     configuration_file(directory, broker_id).touch()
-    return runs_as("broker", "--config", str(configuration_file(directory, broker_id)))
+    return runs_as("broker", "--config", str(configuration_file(directory, broker_id)), directory=directory)
 
 
 @pytest.fixture
@@ -155,6 +156,35 @@ async def test_a_broker_that_is_not_written_down_is_found_and_stopped(cluster: L
     assert await again.down() == []
     assert not process.is_alive()
     assert {broker.ended_by for broker in read_cluster_file(directory).brokers.values()} == {"stop"}
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_broker_whose_configuration_file_is_not_found_is_stopped(
+    cluster: LocalCluster, tmp_path: Path, is_moved: bool
+) -> None:
+    """Because its data directory was renamed, or the file removed: once `down` said 'down' and left it running."""
+    directory = cluster.data_directory
+    configuration_file(directory, 1).unlink()
+    if is_moved:
+        directory = tmp_path.with_name(f"{tmp_path.name}-moved")
+        tmp_path.rename(directory)
+    again = LocalCluster.open(directory)
+    assert again.process_state(1) == "running"
+    assert asyncio.run(again.down()) == []
+    assert CHILDREN[-1].poll() is not None
+
+
+async def test_a_process_of_another_directory_is_not_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Though its configuration file has the same name, and is gone."""
+    other = tmp_path / "other"
+    other.mkdir()
+    pid = runs_as("broker", "--config", str(tmp_path / "broker-2.properties"), directory=other)
+    cluster.record.brokers[2].process = identify(pid)
+    write_cluster_file(tmp_path, cluster.record)
+    again = LocalCluster.open(tmp_path)
+    assert again.process_state(2) == "dead"
+    await again.down()
+    assert CHILDREN[-1].poll() is None
 
 
 def test_an_own_zookeeper_that_is_not_written_down_is_found(tmp_path: Path) -> None:
