@@ -46,7 +46,7 @@ from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
 from minibroker.local_cluster.processes import ProcessIdentity, wait_until
 from minibroker.local_cluster.teardown import Ownership, signals_held
-from minibroker.local_cluster.unrecorded_processes import add_unrecorded
+from minibroker.local_cluster.unrecorded_processes import add_unrecorded, refuse_unrecorded
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
 from minibroker.protocol.counted import some_of
@@ -236,6 +236,7 @@ class LocalCluster:
         try:
             earlier = LocalCluster.open(self.data_directory)
         except ClusterMissing:
+            refuse_unrecorded(self.data_directory)
             return
         self._earlier = earlier.record
         zookeeper = earlier.record.zookeeper

@@ -7,7 +7,13 @@ one and not have written it down. Leaves to others: `cluster.json`, and ending w
 from pathlib import Path
 
 from minibroker.local_cluster.broker_process import configuration_file
-from minibroker.local_cluster.cluster_file import ZOOKEEPER_DIRECTORY, BrokerRecord, ClusterRecord
+from minibroker.local_cluster.cluster_file import (
+    OF_ONE_BROKER,
+    ZOOKEEPER_DIRECTORY,
+    BrokerRecord,
+    ClusterFailed,
+    ClusterRecord,
+)
 from minibroker.local_cluster.processes import ProcessIdentity, identify, is_same_file, own_command_lines
 from minibroker.local_cluster.zookeeper_process import CONFIGURATION, MAIN_CLASS
 
@@ -28,6 +34,23 @@ def add_unrecorded(data_directory: Path, record: ClusterRecord) -> None:
             if is_same_file(used, brokers[each]) and (process := identify(pid)) is not None:
                 known = record.brokers[each]
                 record.brokers[each] = BrokerRecord(port=known.port, process=process, settings=known.settings)
+
+
+def refuse_unrecorded(data_directory: Path) -> None:
+    """Raise ClusterFailed if a ZooKeeper or a broker runs in a directory that has no usable `cluster.json`. A second
+    ZooKeeper would write to the same files: it takes no lock."""
+    zookeeper = data_directory / ZOOKEEPER_DIRECTORY / CONFIGURATION
+    found = []
+    for pid, words in own_command_lines():
+        used = Path(_configuration_of_broker(words))
+        is_broker = OF_ONE_BROKER.fullmatch(used.name) and is_same_file(str(used.parent), data_directory)
+        if is_broker or (MAIN_CLASS in words and is_same_file(words[-1], zookeeper)):
+            found.append(str(pid))
+    if found:
+        raise ClusterFailed(
+            f"processes of a cluster run in {data_directory} without a cluster.json: end them with"
+            f" `kill {' '.join(sorted(found, key=int))}`, then start it again"
+        )
 
 
 def _runs(process: ProcessIdentity | None, file: Path) -> bool:

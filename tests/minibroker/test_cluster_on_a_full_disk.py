@@ -1,5 +1,5 @@
-"""A local cluster whose `cluster.json` cannot be written, or whose files were moved: processes can be ended, and none is
-left unknown."""
+"""A local cluster whose `cluster.json` cannot be written, or whose files were moved: processes can be ended, and none
+is left unknown."""
 
 import asyncio
 import errno
@@ -17,7 +17,13 @@ from click.testing import CliRunner
 from minibroker.__main__ import minibroker
 from minibroker.local_cluster import local_cluster
 from minibroker.local_cluster.broker_process import configuration_file
-from minibroker.local_cluster.cluster_file import BrokerRecord, NotWritten, read_cluster_file, write_cluster_file
+from minibroker.local_cluster.cluster_file import (
+    BrokerRecord,
+    ClusterFailed,
+    NotWritten,
+    read_cluster_file,
+    write_cluster_file,
+)
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import identify
@@ -185,6 +191,25 @@ async def test_a_process_of_another_directory_is_not_killed(cluster: LocalCluste
     assert again.process_state(2) == "dead"
     await again.down()
     assert CHILDREN[-1].poll() is None
+
+
+def test_a_second_zookeeper_is_not_started_over_the_data_of_a_running_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper has no lock of its own. A damaged `cluster.json` was removed, as the error advised, and the ports of
+    the running cluster were taken, so others were given."""
+    configuration = tmp_path / "zookeeper" / "zoo.cfg"
+    (tmp_path / "zookeeper" / "data").mkdir(parents=True)
+    configuration.touch()
+    zookeeper = runs_as("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration))
+    first, second = sorted([zookeeper, broker_process_of(tmp_path, 2)])
+    spawned: list[str] = []
+    monkeypatch.setattr(ClusterZooKeeper, "spawn", lambda _: spawned.append("zookeeper"))
+    monkeypatch.setattr(local_cluster, "start_broker", lambda *_: spawned.append("broker"))
+    with pytest.raises(ClusterFailed, match=rf"without a cluster\.json: .*`kill {first} {second}`"):
+        asyncio.run(LocalCluster(tmp_path, 1).up())
+    assert spawned == []
+    assert (tmp_path / "zookeeper" / "data").exists()
 
 
 def test_an_own_zookeeper_that_is_not_written_down_is_found(tmp_path: Path) -> None:
