@@ -417,7 +417,7 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
 
     Leaves a snapshot of leaders, epochs and in-sync replicas for `minibroker audit DIR`.
     """
-    from minibroker.local_cluster.cluster_file import remove_failed_start
+    from minibroker.local_cluster.cluster_file import is_unused, remove_failed_start
     from minibroker.local_cluster.local_cluster import LocalCluster
 
     async def end() -> list[str]:
@@ -431,10 +431,11 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
         again = "`minibroker cluster down` again stops the rest"
         note(pasteable(f"interrupted: a part of the cluster may still run; {again}", data_dir))
         raise
+    wiped = wipe and is_unused(data_dir)
     if as_json:
-        print_json({"down": True, "wiped": wipe, "problems": problems})
+        print_json({"down": True, "wiped": wiped, "problems": problems})
     else:
         for problem in problems:
             note(pasteable(problem, data_dir))
-        click.echo("down" + ("; its data is removed" if wipe else f"; the data stays in {data_dir}"))
+        click.echo("down" + ("; its data is removed" if wiped else f"; the data stays in {data_dir}"))
     return EXIT_FINE

@@ -312,11 +312,19 @@ def remove_failed_start(data_directory: Path) -> bool:
     return True
 
 
-def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
-    """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
+def refuse_used(data_directory: Path) -> None:
+    """Raise ClusterFailed if a process uses one of the logs, though all that this cluster's commands know have ended:
+    the cluster is not down, and nothing may be removed under it."""
     used = [str(path / LOCK) for path in _log_directories(data_directory) if _is_locked(path / LOCK)]
     if used:
-        return f"nothing is removed, because a process uses {some_of(used)}: end it (`fuser` names it) and wipe again"
+        raise ClusterFailed(
+            f"a process that no command of this cluster started uses {some_of(used)}: end it (`fuser` names it), then"
+            " repeat `minibroker cluster down`"
+        )
+
+
+def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
+    """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
     ours = []
     for name in sorted(os.listdir(data_directory)):
         found = OF_ONE_BROKER.fullmatch(name)
@@ -337,6 +345,8 @@ def _remove(data_directory: Path, names: list[str]) -> str | None:
         else:
             path.unlink(missing_ok=True)
     rest = sorted(os.listdir(data_directory))
+    if kept := [name for name in rest if name in names]:
+        return f"{some_of(kept)} in {data_directory} could not be removed: {NO_RIGHT_CURE}"
     if rest:
         return f"{data_directory} stays, because it holds files that are not the cluster's: {some_of(rest)}"
     with contextlib.suppress(OSError):  # a mount point stays

@@ -5,7 +5,6 @@ processes outlive this one; a later `LocalCluster.open` finds them again. Leaves
 (`cluster_zookeeper`), topics and records.
 
     async with LocalCluster("/tmp/data") as cluster:     # brokers 1, 2 and 3 on free ports
-        ... cluster.bootstrap_servers ...
         await cluster.kill(1)
 """
 
@@ -36,6 +35,7 @@ from minibroker.local_cluster.cluster_file import (
     read_cluster_file,
     refuse_fewer_brokers,
     refuse_foreign_directory,
+    refuse_used,
     remove_cluster_files,
     why_not_written,
     write_cluster_file,
@@ -270,6 +270,7 @@ class LocalCluster:
             unwritten = why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE)
         await self.zookeeper.stop()
         unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")
+        refuse_used(self.data_directory)
         self.warnings.clear()  # they say the same of single brokers
         problems += [remove_cluster_files(self.data_directory, self.record)] if wipe else [unwritten, unsaved]
         return [problem for problem in problems if problem is not None]

@@ -41,7 +41,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         while self.is_alive():
             words = command_line(self.pid)
             if words or time.monotonic() > deadline:
-                return any(is_same_file(word, file) or self._names_former(word, file) for word in words)
+                return any(is_same_file(self.pid, word, file) or self._names_former(word, file) for word in words)
             time.sleep(0.001)
         return False
 
@@ -104,10 +104,11 @@ def own_command_lines() -> Iterator[tuple[int, list[str]]]:
             yield int(name), command_line(int(name))
 
 
-def is_same_file(word: str, file: Path) -> bool:
-    """Is this argument the absolute path of that file?"""
+def is_same_file(pid: int, word: str, file: Path) -> bool:
+    """Is this argument of the process the path of that file? A relative one counts from the working directory of the
+    process, as far as its system shows that."""
     try:
-        return os.path.isabs(word) and os.path.samefile(word, file)
+        return os.path.samefile(PROC / str(pid) / "cwd" / word, file)  # an absolute one stays as it is
     except (OSError, ValueError):
         return False
 

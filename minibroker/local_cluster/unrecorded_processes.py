@@ -27,11 +27,11 @@ def add_unrecorded(data_directory: Path, record: ClusterRecord) -> None:
     if not missing and not misses_zookeeper:
         return
     for pid, words in own_command_lines():
-        if misses_zookeeper and MAIN_CLASS in words and is_same_file(words[-1], zookeeper):
+        if misses_zookeeper and MAIN_CLASS in words and is_same_file(pid, words[-1], zookeeper):
             record.zookeeper.process = identify(pid) or record.zookeeper.process
         used = _configuration_of_broker(words)
         for each in missing if used else ():
-            if is_same_file(used, brokers[each]) and (process := identify(pid)) is not None:
+            if is_same_file(pid, used, brokers[each]) and (process := identify(pid)) is not None:
                 known = record.brokers[each]
                 record.brokers[each] = BrokerRecord(port=known.port, process=process, settings=known.settings)
 
@@ -43,8 +43,8 @@ def refuse_unrecorded(data_directory: Path) -> None:
     found = []
     for pid, words in own_command_lines():
         used = Path(_configuration_of_broker(words))
-        is_broker = OF_ONE_BROKER.fullmatch(used.name) and is_same_file(str(used.parent), data_directory)
-        if is_broker or (MAIN_CLASS in words and is_same_file(words[-1], zookeeper)):
+        is_broker = OF_ONE_BROKER.fullmatch(used.name) and is_same_file(pid, str(used.parent), data_directory)
+        if is_broker or (MAIN_CLASS in words and is_same_file(pid, words[-1], zookeeper)):
             found.append(str(pid))
     if found:
         raise ClusterFailed(

@@ -4,7 +4,9 @@ is left unknown."""
 import asyncio
 import errno
 import fcntl
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,15 +231,38 @@ def test_a_process_that_only_reads_a_configuration_is_no_broker(tmp_path: Path) 
     assert LocalCluster.open(tmp_path).process_state(1) == "down"
 
 
-def test_wipe_removes_no_directory_that_a_process_uses(tmp_path: Path) -> None:
-    """Such as that of a broker which was started with another configuration."""
-    cluster = LocalCluster(tmp_path, 1)
-    write_cluster_file(tmp_path, cluster.record)
+def test_a_broker_that_was_started_by_hand_with_a_relative_path_is_stopped(tmp_path: Path) -> None:
+    """Once `down` said 'down' and left it running."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    write_cluster_file(directory, LocalCluster(directory, 1, zookeeper="other:2181").record)
+    configuration_file(directory, 1).touch()
+    runs_as("broker", "--config", "data/broker-1.properties", directory=tmp_path)
+    again = LocalCluster.open(directory)
+    assert again.process_state(1) == "running"
+    asyncio.run(again.stop(1))
+    assert CHILDREN[-1].poll() is not None
+
+
+@pytest.mark.parametrize("options", [[], ["--wipe"]])
+def test_a_cluster_is_not_down_while_a_process_uses_its_logs(tmp_path: Path, options: list[str]) -> None:
+    """Such as a broker which was started with another configuration. Nothing is removed under it."""
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
     (tmp_path / "broker-1").mkdir()
     lock = tmp_path / "broker-1" / ".lock"
     lock.touch()
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (problem,) = asyncio.run(cluster.down(wipe=True))
-    assert problem.startswith(f"nothing is removed, because a process uses {lock}: end it")
+        result = CliRunner().invoke(minibroker, ["cluster", "down", "--data-dir", str(tmp_path), *options])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"a process that no command of this cluster started uses {lock}: end it (`fuser" in result.stderr
     assert lock.exists()
+
+
+def test_data_that_could_not_be_removed_is_not_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as files of another user."""
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    (tmp_path / "broker-1").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    result = CliRunner().invoke(minibroker, ["cluster", "down", "--wipe", "--json", "--data-dir", str(tmp_path)])
+    assert json.loads(result.stdout)["wiped"] is False
