@@ -227,7 +227,7 @@ class LocalCluster:
                 self._save()
                 for broker_id in broker_ids:
                     self._spawn(broker_id)
-            except NotWritten:
+            except (NotWritten, OSError):
                 self.kill_all()
                 self._forget_start(was_unused)
                 raise

@@ -22,6 +22,7 @@ from minibroker.local_cluster.broker_process import configuration_file
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
     ClusterFailed,
+    ClusterRecord,
     NotWritten,
     read_cluster_file,
     write_cluster_file,
@@ -147,6 +148,24 @@ async def test_a_start_that_cannot_be_written_down_leaves_nothing_running(
     monkeypatch.setattr(cluster, "_spawn_zookeeper", start_zookeeper_only)
     with pytest.raises(NotWritten):
         await cluster.up()
+    assert CHILDREN[-1].wait() == -signal.SIGKILL
+    assert "cluster.json" not in os.listdir(tmp_path)
+
+
+def test_a_start_for_which_the_machine_has_no_process_left_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once ZooKeeper and the first brokers ran on."""
+
+    def start(_: Path, record: ClusterRecord, broker_id: int, *__: object) -> BrokerRecord:
+        if broker_id == 2:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return BrokerRecord(port=1, process=identify(broker_process_of(tmp_path, broker_id)))
+
+    monkeypatch.setattr(ClusterZooKeeper, "spawn", lambda _: None)
+    monkeypatch.setattr(local_cluster, "start_broker", start)
+    with pytest.raises(BlockingIOError):
+        asyncio.run(LocalCluster(tmp_path, 2).up())
     assert CHILDREN[-1].wait() == -signal.SIGKILL
     assert "cluster.json" not in os.listdir(tmp_path)
 
