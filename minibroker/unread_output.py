@@ -27,8 +27,14 @@ class _UnreadFile(io.FileIO):
 
 @contextmanager
 def read_or_not() -> Iterator[None]:
-    """Within it, a reader of stdout that ends is no error."""
-    before = sys.stdout
+    """Within it, a reader of stdout or stderr (`2>&1 | head`) that ends is no error."""
+    with _unbroken("stdout"), _unbroken("stderr"):
+        yield
+
+
+@contextmanager
+def _unbroken(name: str) -> Iterator[None]:
+    before = getattr(sys, name)
     try:
         number = before.fileno()
         before.flush()
@@ -36,11 +42,12 @@ def read_or_not() -> Iterator[None]:
         yield
         return
     buffer = io.BufferedWriter(_UnreadFile(number, "wb", closefd=False))
-    sys.stdout = io.TextIOWrapper(
-        buffer, encoding=before.encoding, errors=before.errors, line_buffering=before.isatty()
+    stream = io.TextIOWrapper(
+        buffer, encoding=before.encoding, errors=before.errors, line_buffering=before.isatty() or name == "stderr"
     )
+    setattr(sys, name, stream)
     try:
         yield
-        sys.stdout.flush()
+        stream.flush()
     finally:
-        sys.stdout = before
+        setattr(sys, name, before)

@@ -98,6 +98,7 @@ def plan_options(function: Any) -> Any:
 @click.option("--audit", "engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--keep-disks", is_flag=True, help="Keep the brokers' files also of a run that was cleared.")
 @json_option
+@read_or_not()
 def run(
     backend: Literal["processes", "compose", "simulated"],
     duration_s: float | None,

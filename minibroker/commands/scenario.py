@@ -18,6 +18,7 @@ from minibroker.command_line import (
     print_json,
     print_table,
 )
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.scenarios.staging.played_variant import PlayedVariant
@@ -94,6 +95,7 @@ def list_scenarios(as_json: bool) -> int:
 )
 @click.option("--step", "by_step", is_flag=True, help="Wait for a key after each step.")
 @json_option
+@read_or_not()
 def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: str, by_step: bool, as_json: bool) -> int:
     """Run a scenario and audit its disks.
 

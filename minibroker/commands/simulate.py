@@ -21,6 +21,7 @@ from minibroker.command_line import (
 from minibroker.commands.simulate_many import SEEDS_SHOWN, ManySeeds, run_seeds
 from minibroker.protocol.counted import counted
 from minibroker.simulation.swarm.choices import RunChoices
+from minibroker.unread_output import read_or_not
 
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import CheckerFinding
@@ -91,6 +92,7 @@ SPEED_VIRTUAL_SECONDS = 60
     help="With --seed: write the clients' operations and their results, as JSON lines.",
 )
 @json_option
+@read_or_not()
 def simulate(
     seed: int | None,
     seeds: str | None,

@@ -17,15 +17,17 @@ from tests.audit.planted_cluster import PlantedCluster
 LINES = TopicPartition("lines", 0)
 
 
-def exit_code_without_reader(*arguments: object) -> int:
+def exit_code_without_reader(*arguments: object, of_stderr: bool = False) -> int:
+    """`of_stderr`: too (`2>&1 | head`)."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
         command = [sys.executable, "-m", "minibroker", *map(str, arguments)]
-        run = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+        stderr = writer if of_stderr else subprocess.PIPE
+        run = subprocess.run(command, stdout=writer, stderr=stderr, timeout=60, check=False)
     finally:
         os.close(writer)
-    assert b"Traceback" not in run.stderr
+    assert b"Traceback" not in (run.stderr or b"")
     return run.returncode
 
 
@@ -47,6 +49,21 @@ def test_a_check_without_a_reader_keeps_its_verdict(tmp_path: Path, check: str) 
     assert exit_code_without_reader(*CHECKS[check], checked) == EXIT_FINE
     damage.flip_bit(cluster.replica(BROKER, LINES))
     assert exit_code_without_reader(*CHECKS[check], checked) == EXIT_FOUND_WRONG
+
+
+def test_a_check_without_a_reader_of_its_remarks_keeps_its_verdict(tmp_path: Path) -> None:
+    """`audit --output DIR 2>&1 | head` said 0 of a damaged log: the remark that names the report met a closed pipe."""
+    cluster = PlantedCluster(tmp_path / "data")
+    cluster.write(LINES, ENCODED)
+    damage.flip_bit(cluster.replica(BROKER, LINES))
+    options = ("--engine", "local", "--output", tmp_path / "report")
+    assert exit_code_without_reader("audit", cluster.root, *options, of_stderr=True) == EXIT_FOUND_WRONG
+
+
+def test_a_chaos_run_without_a_reader_is_convicted(tmp_path: Path) -> None:
+    """`chaos run | head` said 0 of a run that it convicted."""
+    options = ("--backend", "simulated", "--duration", 8, "--seed", 3, "--lie", "drop", "--out", tmp_path / "run")
+    assert exit_code_without_reader("chaos", "run", *options) == EXIT_FOUND_WRONG
 
 
 def test_what_is_read_is_whole(capfd: pytest.CaptureFixture[str]) -> None:
