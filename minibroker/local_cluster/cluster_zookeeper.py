@@ -83,7 +83,8 @@ class ClusterZooKeeper:
         """SIGKILL: all that it has acknowledged is on its disk."""
         self.require_own()
         self.send(signal.SIGKILL)
-        await wait_until(lambda: not self.is_running(), KILL_TIMEOUT_S)
+        if not await wait_until(lambda: not self.is_running(), KILL_TIMEOUT_S):
+            raise ClusterFailed(f"ZooKeeper at {self._record().connect} survives SIGKILL: its disk hangs")
 
     async def pause(self) -> None:
         """SIGSTOP: it hangs, and its connections stay open."""

@@ -54,11 +54,9 @@ from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 
 CLIENT_ID = "minibroker-cluster"
 UP_TIMEOUT_S = 40.0  # a start takes 3 to 5 s; a busy machine needs longer
-STOP_TIMEOUT_S = 30.0
-"""A clean stop hands over leadership and syncs every log."""
+STOP_TIMEOUT_S = 30.0  # a clean stop hands over leadership and syncs every log
 KILL_TIMEOUT_S = 10.0
-SETTLE_S = 5.0
-POLL_S = 0.1
+SETTLE_S, POLL_S = 5.0, 0.1
 Tell = Callable[[str], None]
 NO_STATE = "without it `minibroker audit` has less to compare the logs with"
 STATUS = "until the next start `minibroker cluster status` says that"
@@ -291,6 +289,8 @@ class LocalCluster:
         try:
             await self.stop(broker_id, timeout_s)
         except ClusterFailed as error:
+            if broker_id not in self.running_brokers():  # it has ended meanwhile
+                return "; ".join(self.ended_by_themselves(broker_id)) or None
             await self.kill(broker_id)
             return f"{error}; it was killed"
         return None

@@ -12,6 +12,7 @@ from click import Command
 from click.testing import CliRunner
 
 from minibroker.commands.cluster_broker import kill, pause, resume, start, stop
+from minibroker.local_cluster import cluster_zookeeper
 from minibroker.local_cluster.broker_names import BadBrokerName, resolve_all
 from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
@@ -122,3 +123,26 @@ def test_a_paused_zookeeper_is_named_with_its_cure(monkeypatch: pytest.MonkeyPat
         with pytest.raises(ClusterFailed, match="is paused: `minibroker cluster resume zookeeper` lets it go on"):
             refusal()
     zookeeper.require_own()
+
+
+async def test_a_broker_that_dies_before_its_turn_does_not_end_the_stop_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller is stopped last. Once `down` said 'broker 1 does not run: start it' and left ZooKeeper running."""
+    cluster = LocalCluster(tmp_path, 1)
+    cluster.process_log(1).write_text("error: no memory is left\n")
+    states = ["running", "dead"]
+    monkeypatch.setattr(cluster, "process_state", lambda _: states.pop(0) if len(states) > 1 else states[0])
+    cluster.record.brokers[1].process = ProcessIdentity(1, "former")
+    (problem,) = await cluster._stop_brokers(1.0, 1)
+    assert problem == f"broker 1 has ended by itself: {cluster.process_log(1)} ends with: error: no memory is left"
+
+
+def test_a_zookeeper_that_survives_its_kill_is_not_said_to_be_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As while its disk hangs."""
+    monkeypatch.setattr(cluster_zookeeper, "KILL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(ClusterZooKeeper, "is_running", lambda _: True)
+    with pytest.raises(ClusterFailed, match="ZooKeeper at h:2181 survives SIGKILL: its disk hangs"):
+        asyncio.run(own_zookeeper(tmp_path, ProcessIdentity(2**22 + 1, "former")).kill())
