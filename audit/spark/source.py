@@ -12,6 +12,7 @@ Filters are deliberately not pushed down: Spark 4.3 keeps one reader for every q
 of one would silently narrow the next (f.where("partition = 0").count(), then f.count() counts partition 0 only).
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -134,6 +135,9 @@ def _rows(task: RangeTask, records: bool) -> Iterator[tuple[Any, ...]]:
         with open_window(task) as window:
             yield from _record_rows(window, task) if records else _batch_rows(window, task)
     except FileNotFoundError:
+        log_directory = os.path.dirname(task.directory)
+        if not os.path.isdir(log_directory):
+            raise AuditError(f"{log_directory} is not here: every executor must see the same paths") from None
         return  # removed by retention since the plan was made
 
 

@@ -1,10 +1,12 @@
 """The messages that the audit suppresses around Spark."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from minibroker.audit.errors import AuditError
+from minibroker.audit.reading.segment_reader import RangeTask
 from minibroker.audit.spark.spark_context import quiet_interrupts, spark_context
 
 
@@ -58,3 +60,16 @@ def test_nothing_of_pyspark_is_printed_when_an_audit_ends_early(
         assert context.parallelize([1], 1).map(str).collect() == ["1"]  # the JVM connects to pyspark's servers
         raise error
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_executor_that_does_not_see_the_logs_has_no_rows_to_give(tmp_path: Path) -> None:
+    """Retention may remove a segment while a query runs, but not a broker's directory: once that gave no rows."""
+    pytest.importorskip("pyspark")
+    from minibroker.audit.spark.source import _rows
+
+    log_directory = tmp_path / "broker-1"
+    task = RangeTask(directory=str(log_directory / "lines-0"), segment=0, size=100, start=0, end=100)
+    with pytest.raises(AuditError, match="broker-1 is not here: every executor must see the same paths"):
+        list(_rows(task, records=False))
+    log_directory.mkdir()
+    assert list(_rows(task, records=False)) == []
