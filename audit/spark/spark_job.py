@@ -29,6 +29,7 @@ from minibroker.audit.reading.replica import AuditedReplica, RangeScan, ReplicaF
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.audit.reports.timings import Stopwatch
 from minibroker.audit.spark.planning import comparison_shares, portion_bytes_for, portions, range_bytes_for
+from minibroker.audit.spark.same_code import code_digest, problem_of_code
 from minibroker.audit.spark.stitching import stitch
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
@@ -83,9 +84,9 @@ def compare_on_spark(
     count = max(shares.values(), default=0) + 1
     began = time.time()
     whole_records = acked is not None and open_acked(acked).covers_whole_records
-    rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values, whole_records))
+    rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values, whole_records, code_digest()))
     checked = rows.partitionBy(count, _placing(shares, count)).mapPartitions(
-        _checker(inventory, with_values, whole_records)
+        _checker(inventory, with_values, whole_records, code_digest())
     )
     with _reported_progress(context, len(work), progress):
         parts = [msgspec.msgpack.decode(content, type=_CheckedShare) for content in checked.collect()]
@@ -112,11 +113,17 @@ def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, 
     return [msgspec.msgpack.encode(portion) for portion in work]
 
 
-def _reader(with_values: bool, whole_records: bool) -> Callable[[bytes], Iterator[tuple[Name | None, bytes]]]:
+def _reader(
+    with_values: bool, whole_records: bool, code: str
+) -> Callable[[bytes], Iterator[tuple[Name | None, bytes]]]:
     """The function that reads one portion and yields rows by the name of their partition; a failure has the name
-    None."""
+    None. `code`: the digest of the driver's."""
 
     def read(content: bytes) -> Iterator[tuple[Name | None, bytes]]:
+        problem = problem_of_code(code)
+        if problem is not None:
+            yield None, problem.encode()
+            return
         portion = msgspec.msgpack.decode(content, type=_Portion)
         for topic, number, task in portion.ranges:
             scan = scan_range(task, with_values=with_values, whole_records=whole_records)
@@ -143,7 +150,7 @@ def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | 
 
 
 def _checker(
-    inventory: Inventory, with_values: bool, whole_records: bool
+    inventory: Inventory, with_values: bool, whole_records: bool, code: str
 ) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
     """The function that checks one share; its inputs are packed."""
     packed = msgspec.msgpack.encode((inventory.replicas, inventory.expected))
@@ -153,9 +160,11 @@ def _checker(
         by_name: dict[Name | None, list[bytes]] = {}
         for name, content in rows:
             by_name.setdefault(name, []).append(content)
-        failures = by_name.pop(None, None)
+        failures = [failure.decode() for failure in by_name.pop(None, ())]
+        problem = problem_of_code(code)
+        failures += [problem] if problem is not None else []
         if failures:
-            yield msgspec.msgpack.encode(_CheckedShare(began, (), min(failures).decode()))
+            yield msgspec.msgpack.encode(_CheckedShare(began, (), min(failures)))
             return
         replicas, expected = _facts_by_name(packed)
         results = []

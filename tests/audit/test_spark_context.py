@@ -3,11 +3,16 @@
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minibroker.audit.errors import AuditError
+from minibroker.audit.reading.discovery import Inventory
 from minibroker.audit.reading.segment_reader import RangeTask
+from minibroker.audit.spark import same_code
+from minibroker.audit.spark.same_code import code_digest
 from minibroker.audit.spark.spark_context import quiet_interrupts, spark_context
+from minibroker.audit.spark.spark_job import _CheckedShare, _checker, _Portion, _reader
 
 
 def interrupted() -> None:
@@ -73,3 +78,17 @@ def test_an_executor_that_does_not_see_the_logs_has_no_rows_to_give(tmp_path: Pa
         list(_rows(task, records=False))
     log_directory.mkdir()
     assert list(_rows(task, records=False)) == []
+
+
+def test_a_worker_with_another_version_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rules are others: an older one may find nothing."""
+    read = _reader(False, False, code_digest())
+    check = _checker(Inventory(log_directories=(), replicas=()), False, False, code_digest())
+    portion = msgspec.msgpack.encode(_Portion((), None))
+    assert list(read(portion)) == []
+    monkeypatch.setattr(same_code, "code_digest", lambda: "another")
+    (failure,) = read(portion)
+    assert failure[0] is None
+    assert failure[1].decode().endswith("install the same there, or give --ship-package")
+    (share,) = (msgspec.msgpack.decode(content, type=_CheckedShare) for content in check(()))
+    assert share.failure == failure[1].decode()
