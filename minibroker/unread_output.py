@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 
 class _UnreadFile(io.FileIO):
@@ -28,26 +28,24 @@ class _UnreadFile(io.FileIO):
 @contextmanager
 def read_or_not() -> Iterator[None]:
     """Within it, a reader of stdout or stderr (`2>&1 | head`) that ends is no error."""
-    with _unbroken("stdout"), _unbroken("stderr"):
-        yield
-
-
-@contextmanager
-def _unbroken(name: str) -> Iterator[None]:
-    before = getattr(sys, name)
-    try:
-        number = before.fileno()
-        before.flush()
-    except (OSError, ValueError):  # a test's stdout is no file; a pipe without a reader is found below
-        yield
-        return
-    buffer = io.BufferedWriter(_UnreadFile(number, "wb", closefd=False))
-    stream = io.TextIOWrapper(
-        buffer, encoding=before.encoding, errors=before.errors, line_buffering=before.isatty() or name == "stderr"
-    )
-    setattr(sys, name, stream)
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_unbroken(stream) for stream in before)
+    own = [stream for stream in (sys.stdout, sys.stderr) if stream not in before]
     try:
         yield
-        stream.flush()
+        for stream in own:
+            stream.flush()
     finally:
-        setattr(sys, name, before)
+        sys.stdout, sys.stderr = before
+
+
+def _unbroken(stream: TextIO) -> TextIO:
+    """The same output, without the error."""
+    try:
+        number = stream.fileno()
+        stream.flush()
+    except (OSError, ValueError):  # a test's stdout is no file; a pipe without a reader is found below
+        return stream
+    buffer = io.BufferedWriter(_UnreadFile(number, "wb", closefd=False))
+    by_line = stream.isatty() or stream is sys.stderr
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=by_line)

@@ -39,7 +39,7 @@ def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
 
 
 def _is_refused(replica: AuditedReplica) -> bool:
-    """Whether the operating system refuses a part of it. Nobody knows what is there, and the next start ends with the
+    """Whether the operating system refuses a part of it. Nothing shows what is there, and the next start ends with the
     same error."""
     return any(gap.reason.startswith(UNREADABLE) for segment in replica.segments for gap in segment.gaps)
 

@@ -142,7 +142,7 @@ def test_unsynced_records_that_no_other_replica_holds_are_lost(cluster: PlantedC
 def test_what_a_disk_refuses_to_read_was_not_taken_by_a_power_cut(
     cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch, segment: int, refused_from: int, range_bytes: int
 ) -> None:
-    """Once the log ended there, with a note only, and nobody knew that the rest was not read."""
+    """Once the log ended there, with a note only, and nothing said that the rest was not read."""
     replica = cluster.replica(BROKER, LINES)
     cluster.set_high_watermark(BROKER, LINES, SYNCED)
     damaged = replica.file(replica.segments[segment]).stat().st_ino
