@@ -253,18 +253,15 @@ class LocalCluster:
         with contextlib.suppress(ClusterFailed, NoAnswer):  # no broker answers
             view = await self.look()
         before = None if view is None else state_of_view(view)
-        unwritten = (
-            None
-            if before is None or wipe
-            else why_not_written(partial(write_cluster_state, self.data_directory, before), NO_STATE)
-        )
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
         connected = await self.zookeeper.state()
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
-        after = None if wipe else await self.zookeeper.state()
+        state, after = before, None if wipe else await self.zookeeper.state()
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
             state = joined(before, connected, after, clean)
+        unwritten = None
+        if state is not None and not wipe:  # not before all have stopped: what runs on would contradict it
             unwritten = why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE)
         await self.zookeeper.stop()
         unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")

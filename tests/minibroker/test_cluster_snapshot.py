@@ -1,11 +1,16 @@
 """The snapshot of a stopped cluster for the audit: what of it is from before the stop, and what from after it."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster
-from minibroker.local_cluster import cluster_snapshot
+from minibroker.local_cluster import cluster_snapshot, local_cluster
+from minibroker.local_cluster.cluster_file import STATE_FILE
 from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.cluster_view import BrokerView, ClusterView
 from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition
@@ -123,3 +128,34 @@ def test_the_directory_of_a_broker_is_that_of_its_registration() -> None:
     running = at_the_end(b1="disk 1", b2="disk 2", b3=None)
     found = joined(as_seen("leader", 5), running, at_the_end(b1=None, b2="an earlier disk", b3="disk 3", b4=None), ())
     assert found.brokers == {"1": "disk 1", "2": "disk 2", "3": "disk 3", "4": None}
+
+
+# -------------------------------------------------------------------------------------------------- when it is written
+@pytest.mark.parametrize("is_interrupted", [True, False])
+async def test_no_state_is_left_of_a_cluster_that_was_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """The brokers that still ran went on writing, and the audit missed that on those that had been stopped. Without
+    ZooKeeper what the brokers said is kept, once all have stopped."""
+
+    class View:
+        controller_id = -1
+
+    async def look() -> View:
+        return View()
+
+    async def nothing() -> None:
+        pass
+
+    async def stop(*_: object) -> list[str | None]:
+        if is_interrupted:
+            raise asyncio.CancelledError
+        return []
+
+    cluster = LocalCluster(tmp_path, 1)
+    monkeypatch.setattr(cluster, "look", look)
+    monkeypatch.setattr(local_cluster, "state_of_view", lambda _: as_seen("leader", 5))
+    monkeypatch.setattr(cluster.zookeeper, "state", nothing)
+    monkeypatch.setattr(cluster, "_stop_brokers", stop)
+    await asyncio.wait([asyncio.create_task(cluster.down())])
+    assert (tmp_path / STATE_FILE).exists() != is_interrupted
