@@ -20,7 +20,7 @@ from minibroker.audit.reading.acked_file import check_list
 from minibroker.audit.reading.discovery import Inventory, discover
 from minibroker.audit.reading.replica import ReplicaFacts
 from minibroker.audit.reports.html_page import html_page
-from minibroker.audit.reports.report import AuditReport, Meta, make_report, write_report
+from minibroker.audit.reports.report import AuditReport, Meta, forget_report, make_report, write_report
 from minibroker.audit.reports.timings import Stopwatch
 
 SPARK, LOCAL = "spark", "local"
@@ -59,6 +59,8 @@ def run_audit(
         raise AuditError(f"engine {engine!r} is unknown: use 'spark' or 'local'")
     if not given:
         raise AuditError("no directory was given: name a cluster's data directory or brokers' log directories")
+    if output is not None:
+        forget_report(output)
     started, clock = datetime.now(UTC), time.monotonic()
     progress("looking for replicas")
     stopwatch = Stopwatch()

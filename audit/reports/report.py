@@ -18,6 +18,7 @@ from minibroker.audit.checks.findings import (
     Severity,
     cause_key,
 )
+from minibroker.audit.errors import AuditError
 from minibroker.audit.reports.timings import Timings
 from minibroker.protocol.counted import counted
 
@@ -224,6 +225,18 @@ def describe(item: Finding) -> str:
         where.append(item.file if item.position is None else f"{item.file} at {item.position}")
     place = f" [{', '.join(where)}]" if where else ""
     return f"{item.kind}{place}: {item.message}"
+
+
+def forget_report(directory: str) -> None:
+    """Remove the files of an earlier report: if this audit cannot run, they would be taken for its result. Raises
+    AuditError."""
+    for name in (JSON_FILE, PARQUET_FILE, HTML_FILE):
+        try:
+            os.unlink(os.path.join(directory, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise AuditError(f"{error.filename}, of an earlier audit, cannot be removed: {error.strerror}") from None
 
 
 def write_report(report: AuditReport, directory: str, html: Callable[[AuditReport], str]) -> list[str]:

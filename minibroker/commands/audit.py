@@ -69,16 +69,19 @@ def audit(
     """
     from minibroker import doctor_checks
     from minibroker.audit.errors import AuditError
+    from minibroker.audit.reports.report import forget_report
     from minibroker.audit.run import run_audit
     from minibroker.step_line import StepLine
 
     if len(lists) > 1:
         raise WrongUsage(f"--acked takes one list, and was given {len(lists)}: audit once with each")
     complaint = doctor_checks.complaint(doctor_checks.checks_for_audit(engine, master))
-    if complaint:
-        way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
-        raise CommandFailed(complaint + way_out)
     try:
+        if output is not None:
+            forget_report(str(output))  # also if Java is missing
+        if complaint:
+            way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
+            raise CommandFailed(complaint + way_out)
         with _ended_after(timeout_s), StepLine() as steps:
             report = run_audit(
                 [str(directory) for directory in directories],

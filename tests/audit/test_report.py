@@ -72,6 +72,18 @@ def test_parquet_has_a_row_per_finding(cluster: PlantedCluster, tmp_path: Path) 
     ]
 
 
+def test_an_audit_that_could_not_run_leaves_no_report_of_an_earlier_one(
+    cluster: PlantedCluster, tmp_path: Path
+) -> None:
+    """Who reads the file would take it for the result."""
+    out = tmp_path / "out"
+    run_audit([str(cluster.root)], "local", output=str(out))
+    (out / "mine.txt").touch()
+    with pytest.raises(AuditError):
+        run_audit([str(tmp_path / "nothing")], "local", output=str(out))
+    assert [file.name for file in out.iterdir()] == ["mine.txt"]
+
+
 def test_the_page_is_self_contained_and_escapes(cluster: PlantedCluster) -> None:
     hostile = cluster.root.rename(cluster.root.parent / "<b onclick=x>")
     cluster.root = hostile
