@@ -9,6 +9,7 @@ The rows are packed bytes in plain RDDs, not in a DataFrame: nothing here is SQL
 the pandas that its workers import cost more than reading gigabytes (docs/decisions/0014).
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -109,7 +110,7 @@ def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, 
         _Portion(tuple((*names[task.directory], task) for task in portion), None)
         for portion in portions(tasks, portion_bytes_for(inventory.total_bytes, cores))
     ]
-    work += [_Portion((), task) for task in (plan_acked(acked) if acked is not None else ())]
+    work += [_Portion((), task) for task in (plan_acked(os.path.abspath(acked)) if acked is not None else ())]
     return [msgspec.msgpack.encode(portion) for portion in work]
 
 

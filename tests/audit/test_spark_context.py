@@ -12,7 +12,7 @@ from minibroker.audit.reading.segment_reader import RangeTask
 from minibroker.audit.spark import same_code
 from minibroker.audit.spark.same_code import code_digest
 from minibroker.audit.spark.spark_context import quiet_interrupts, spark_context
-from minibroker.audit.spark.spark_job import _CheckedShare, _checker, _Portion, _reader
+from minibroker.audit.spark.spark_job import _CheckedShare, _checker, _Portion, _portions, _reader
 
 
 def interrupted() -> None:
@@ -92,3 +92,13 @@ def test_a_worker_with_another_version_gives_no_verdict(monkeypatch: pytest.Monk
     assert failure[1].decode().endswith("install the same there, or give --ship-package")
     (share,) = (msgspec.msgpack.decode(content, type=_CheckedShare) for content in check(()))
     assert share.failure == failure[1].decode()
+
+
+def test_executors_get_the_whole_path_of_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their working directory is another one."""
+    (tmp_path / "acked.tsv").write_text("lines\t0\t0\t-\n")
+    monkeypatch.chdir(tmp_path)
+    (portion,) = _portions(Inventory(log_directories=(), replicas=()), "acked.tsv", None, 1)
+    acked = msgspec.msgpack.decode(portion, type=_Portion).acked
+    assert acked is not None
+    assert acked.path == str(tmp_path / "acked.tsv")
