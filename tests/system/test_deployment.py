@@ -1,9 +1,11 @@
 """What docs/DEPLOYMENT.md asks of an operator: restore a backup, restart broker by broker, use the systemd units."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.producer import Producer
 from minibroker.local_cluster.cluster_file import ZOOKEEPER_DIRECTORY
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.processes import free_ports
+from minibroker.local_cluster.zookeeper_jars import zookeeper_jars
+from minibroker.local_cluster.zookeeper_process import JVM_OPTIONS, MAIN_CLASS, ask_zookeeper, find_java
 from minibroker.protocol.ids import TopicPartition
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
@@ -25,6 +30,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 RECORDS = 300
 PARTITIONS = 3
 UNITS = ROOT / "deploy"
+SERVERS = (1, 2, 3)
 
 Places = dict[TopicPartition, list[bytes | None]]
 
@@ -127,3 +133,62 @@ def test_systemd_accepts_the_unit(unit: str, tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit)], capture_output=True, text=True, check=False
     )
     assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def setting_of(unit: str, name: str) -> str:
+    """The value of one line of a unit."""
+    found = re.search(rf"^{name}=(.*)$", (UNITS / unit).read_text(), re.MULTILINE)
+    assert found is not None, f"{unit} has no {name}"
+    return found[1]
+
+
+def test_a_wait_for_zookeeper_does_not_use_up_the_starts_of_the_unit() -> None:
+    """After a power cut one host may be up for minutes before a second one makes a majority. Each wait that was in
+    vain is a failed start; once five of them took 100 s, and systemd never started that broker again."""
+    wait_s = load_config((UNITS / "broker.properties").read_text()).zookeeper_connection_timeout_ms / 1000
+    pause_s = float(setting_of("minibroker-broker.service", "RestartSec"))
+    starts = int(setting_of("minibroker-broker.service", "StartLimitBurst"))
+    assert starts * (wait_s + pause_s) > float(setting_of("minibroker-broker.service", "StartLimitIntervalSec"))
+
+
+def test_a_host_that_shuts_down_stops_its_broker_before_its_zookeeper() -> None:
+    """systemd stops units in the reverse of their order, and all at once without one. When all hosts go down together,
+    a broker needs ZooKeeper until it has handed its leaderships over."""
+    assert "minibroker-zookeeper.service" in setting_of("minibroker-broker.service", "After").split()
+
+
+def start_server(number: int, directory: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
+    """One of the three servers of deploy/zoo.cfg, on a host whose own name means 127.0.1.1. The names of the other two
+    mean other addresses, as those of two machines do."""
+    (directory / "data").mkdir(parents=True)
+    (directory / "data" / "myid").write_text(f"{number}\n")
+    names = {each: "127.0.1.1" if each == number else f"127.0.0.{each}" for each in SERVERS}
+    (directory / "hosts").write_text("".join(f"{address} host{each}\n" for each, address in names.items()))
+    text = (UNITS / "zoo.cfg").read_text().replace("/var/lib/minibroker-zookeeper", str(directory / "data"))
+    text = text.replace("clientPort=2181", f"clientPort={ports[number - 1]}")
+    for each in SERVERS:
+        text = text.replace(f"host{each}:2888:3888", f"host{each}:{ports[each + 2]}:{ports[each + 5]}")
+    (directory / "zoo.cfg").write_text(text)
+    options = [*JVM_OPTIONS, f"-Djdk.net.hosts.file={directory / 'hosts'}", "-cp", ":".join(zookeeper_jars())]
+    with open(directory / "log", "wb") as log:
+        return subprocess.Popen(
+            [find_java().path, *options, MAIN_CLASS, str(directory / "zoo.cfg")], stdout=log, stderr=log
+        )
+
+
+async def test_three_zookeeper_servers_find_each_other_where_a_host_calls_itself_127_0_1_1(tmp_path: Path) -> None:
+    """Debian's installer writes so into /etc/hosts. Once each server then listened for the others at that address
+    alone, and there was never a majority. That they find each other also shows that the installed jars are enough."""
+    ports = free_ports(9)
+    with ExitStack() as ended:
+        for number in SERVERS:
+            server = start_server(number, tmp_path / str(number), ports)
+            ended.callback(server.wait)
+            ended.callback(server.kill)
+        modes: list[str] = []
+        async with asyncio.timeout(20):
+            while len(modes) < len(SERVERS):
+                await asyncio.sleep(0.2)
+                answers = [await ask_zookeeper(port, "srvr") for port in ports[:3]]
+                modes = [line for answer in answers for line in answer.splitlines() if line.startswith("Mode:")]
+    assert sorted(modes) == ["Mode: follower", "Mode: follower", "Mode: leader"]
