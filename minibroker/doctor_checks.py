@@ -200,17 +200,18 @@ def check_ports(
     ports: Sequence[int],
     may_hold: Callable[[Path], bool] = lambda directory: False,
     *,
-    containers_may: bool = False,
+    others_may: bool = False,
 ) -> list[DoctorFinding]:
     """One result for each port, naming the process that holds it; one for all that a local cluster holds which may
-    not. `may_hold`: may the cluster in that directory? `containers_may`: may the ports of containers be in use?"""
+    not. `may_hold`: may the cluster in that directory? `others_may`: may any other process, a container among them? It
+    may where the user asks about a cluster that runs: its brokers hold these ports."""
     findings = []
     of_others: dict[Path, list[int]] = {}
     for port in ports:
         owner = _port_owner(port)
         directory = cluster_of_process(owner.pid) if isinstance(owner, PortOwner) and owner.pid else None
         if directory is None:
-            findings.append(_check_port(port, owner, containers_may))
+            findings.append(_check_port(port, owner, others_may))
         elif may_hold(directory):
             assert isinstance(owner, PortOwner)
             what = f"held by pid {owner.pid}, of the cluster in {directory}"
@@ -232,19 +233,19 @@ def _port_owner(port: int) -> PortOwner | str | None:
     return None
 
 
-def _check_port(port: int, owner: PortOwner | str | None, containers_may: bool) -> DoctorFinding:
+def _check_port(port: int, owner: PortOwner | str | None, others_may: bool) -> DoctorFinding:
     name = f"port {port}"
     if owner is None:
         return DoctorFinding(name, True, "free")
     if isinstance(owner, str):
         return DoctorFinding(name, False, owner, OTHER_PORTS)
     if owner.pid is None:
-        return DoctorFinding(name, False, f"held by {owner.command}", OTHER_PORTS)
+        return DoctorFinding(name, others_may, f"held by {owner.command}", None if others_may else OTHER_PORTS)
     if Path(owner.command.partition(" ")[0]).name == "docker-proxy":  # to kill it would cut the container off
         cure = f"stop the container that `docker ps --filter publish={port}` names, or {OTHER_PORTS}"
-        return DoctorFinding(name, containers_may, "held by a container", None if containers_may else cure)
-    cure = f"kill {owner.pid}, or {OTHER_PORTS}"
-    return DoctorFinding(name, False, f"held by pid {owner.pid} ({owner.command})", cure)
+        return DoctorFinding(name, others_may, "held by a container", None if others_may else cure)
+    cure = None if others_may else f"kill {owner.pid}, or {OTHER_PORTS}"
+    return DoctorFinding(name, others_may, f"held by pid {owner.pid} ({owner.command})", cure)
 
 
 def _named_ports(ports: Sequence[int]) -> str:

@@ -70,7 +70,7 @@ def doctor(
             *doctor_checks.check_ports(
                 doctor_checks.known_ports(directory) or [zookeeper_port, *range(port, port + brokers)],
                 lambda holder: is_given or (directory.exists() and directory.samefile(holder)),
-                containers_may=is_given,
+                others_may=is_given,
             ),
         ]
         if zookeeper or ours:

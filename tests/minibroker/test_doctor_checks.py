@@ -128,7 +128,18 @@ def test_a_port_of_a_container_is_no_process_to_kill(monkeypatch: pytest.MonkeyP
         " other ports (--port, --zookeeper-port))"
     )
     expected = [DoctorFinding("port 9092", True, "held by a container")]
-    assert doctor_checks.check_ports([9092], containers_may=True) == expected
+    assert doctor_checks.check_ports([9092], others_may=True) == expected
+
+
+def test_the_broker_that_was_asked_about_is_no_process_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host of docs/DEPLOYMENT.md the doctor with -b found every port held by what it had just found healthy, and
+    the cure was to kill the broker and ZooKeeper."""
+    holders = {9092: PortOwner(77, "/opt/minibroker/bin/python minibroker broker"), 2181: PortOwner(None, "a process")}
+    monkeypatch.setattr(doctor_checks, "_port_owner", holders.__getitem__)
+    monkeypatch.setattr(doctor_checks, "cluster_of_process", lambda pid: None)
+    assert "kill 77" in str(doctor_checks.complaint(doctor_checks.check_ports([9092])))
+    findings = doctor_checks.check_ports([9092, 2181], others_may=True)
+    assert [(each.well, each.cure) for each in findings] == [(True, None), (True, None)]
 
 
 def test_partitions_are_counted_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
