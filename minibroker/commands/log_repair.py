@@ -130,6 +130,8 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
             f"{log_dir} is not a broker's log.dir, it has no {META_PROPERTIES}: give the log.dir of the broker's"
             f" settings, such as {_log_dir_near(log_dir)}"
         )
+    if is_applied:
+        _require_owner(log_dir, (log_dir / META_PROPERTIES).stat().st_uid)
     in_use = f"{log_dir} is in use: stop its broker first"
     try:
         return RealDisk().lock(f"{log_dir}/{LOCK}")
@@ -147,6 +149,22 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     if lock is None:
         raise CommandFailed(in_use)
     return lock
+
+
+def _require_owner(log_dir: Path, owner: int) -> None:
+    """What another user writes there, root above all, the broker may not change: it would count as damage."""
+    import pwd
+
+    if owner == os.geteuid():
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = str(owner)
+    raise CommandFailed(
+        f"nothing is repaired: {log_dir} is of user {name}, whose broker could not change files that you make there:"
+        f" run this as that user, as root with `setpriv --reuid {name} --clear-groups` in front"
+    )
 
 
 def _log_dir_near(directory: Path) -> Path:

@@ -89,3 +89,16 @@ def test_another_directory_than_a_log_dir_leads_to_one_nearby(log_dir: Path, giv
     """It always advised minibroker-data/broker-1, also where that was not."""
     shutil.copytree(log_dir, log_dir / "data" / "broker-7")
     assert f"give the log.dir of the broker's settings, such as {log_dir / near}\n" in repair(log_dir / given).output
+
+
+def test_only_the_owner_of_a_log_directory_repairs_it(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new `log-start` of a log that root had cut was root's, and the broker's user could not write it: the only
+    copy counted as damaged again."""
+    sound.flip(sound.segment(log_dir), 70)
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    assert repair(log_dir).exit_code == 10
+    result = repair(log_dir, "--apply")
+    assert result.exit_code == 1
+    assert result.output.startswith(f"error: nothing is repaired: {log_dir} is of user ")
+    assert not list(log_dir.glob(f"*/{checkpoints.DAMAGE_NOTE}"))
