@@ -44,9 +44,8 @@ RESERVED_VARIABLES: dict[str, str] = {
     "MINIBROKER_DATA_DIR": "command line: what --data-dir of `cluster` defaults to",
     "MINIBROKER_CONFIG": "command line: what --config of `broker` defaults to",
     "MINIBROKER_CACHE_DIR": "command line: the folder of `zookeeper install`, else ~/.cache/minibroker",
-    "MINIBROKER_LOG_LEVEL": "every process: DEBUG, INFO, WARNING or ERROR",
+    "MINIBROKER_LOG_LEVEL": "every broker: DEBUG, INFO, WARNING or ERROR",
     "MINIBROKER_LOG_FORMAT": "every broker: text, or json (one object per line, see EVENTS.md)",
-    "MINIBROKER_HEALTH_PORT": "Docker image: port of its health check",
 }
 """Variables with the prefix of settings that are not settings: a broker ignores them."""
 

@@ -87,7 +87,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     inter_broker_listener_name: Annotated[
-        str, ConfigKey(doc="Listener that brokers use among themselves. Empty: the first of listeners.")
+        str,
+        ConfigKey(
+            doc="Listener that brokers use among themselves. Empty: the first of listeners. All brokers need the same"
+            " name, so change it while all are stopped: brokers with different ones do not talk to each other."
+        ),
     ] = ""
     listener_security_protocol_map: Annotated[
         dict[str, str],

@@ -352,6 +352,13 @@ def test_each_variable_of_the_product_is_a_setting_or_is_reserved() -> None:
     assert named <= settings | RESERVED_VARIABLES.keys()
 
 
+def test_each_reserved_variable_has_a_reader() -> None:
+    """docs/CONFIGURATION.md listed a port for the health check of the Docker image, and nothing read it."""
+    table = "broker/configuration/config.py"
+    sources = [(ROOT / file.path).read_text() for file in project_files("minibroker", *PACKAGES) if file.path != table]
+    assert [name for name in RESERVED_VARIABLES if not any(f'"{name}"' in source for source in sources)] == []
+
+
 @pytest.mark.parametrize("name", ["zookeeper.digest.credentials", "log.dirs", "listener.security.protocol.map"])
 def test_a_value_that_is_no_utf8_is_refused(name: str) -> None:
     """So bytes of another encoding in the environment are read. The credentials ended the process as a bug, and no
