@@ -157,6 +157,12 @@ def test_a_host_that_shuts_down_stops_its_broker_before_its_zookeeper() -> None:
     assert "minibroker-zookeeper.service" in setting_of("minibroker-broker.service", "After").split()
 
 
+def test_each_zookeeper_removes_its_old_files() -> None:
+    """By itself ZooKeeper keeps every snapshot and every log of transactions, until its disk is full."""
+    assert "autopurge.purgeInterval=24" in (UNITS / "zoo.cfg").read_text()
+    assert 'ZOO_AUTOPURGE_PURGEINTERVAL: "24"' in (ROOT / "docker-compose.yml").read_text()
+
+
 def start_server(number: int, directory: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
     """One of the three servers of deploy/zoo.cfg, on a host whose own name means 127.0.1.1. The names of the other two
     mean other addresses, as those of two machines do."""
