@@ -311,13 +311,17 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
 
     Exit code 10 unless the cluster is healthy.
     """
-    from minibroker.local_cluster.cluster_file import ClusterFailed
+    from minibroker.local_cluster.cluster_file import ClusterFailed, ClusterMissing
     from minibroker.local_cluster.local_cluster import LocalCluster
     from minibroker.observation.broker_queries import NoAnswer
     from minibroker.observation.cluster_view import health_problems, with_present_leaders
 
     async def look() -> tuple[LocalCluster, "ClusterView | None", list[str]]:
-        local = LocalCluster.open(data_dir)
+        try:
+            local = LocalCluster.open(data_dir)
+        except ClusterMissing as error:
+            other = "of a cluster elsewhere: `minibroker replicas --check -b HOST:PORT`"
+            raise ClusterMissing(f"{error}; {other}") from None
         try:
             view = await local.look()
             problems = local.process_problems() + health_problems(view, len(local.record.brokers))

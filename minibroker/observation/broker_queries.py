@@ -162,7 +162,7 @@ class BrokerQueries:
                 return f"{problem}; the brokers have lost ZooKeeper: {ZOOKEEPER_CURE}"
         except NoAnswer:
             pass
-        return f"{problem}: ask again in some seconds; `minibroker cluster status` says more if this lasts"
+        return f"{problem}: ask again in some seconds; `minibroker replicas --check` says more if this lasts"
 
     async def why_not_serving(self, server: str, timeout_s: float) -> str | None:
         """Why a starting broker does not serve yet; None if it does."""

@@ -87,7 +87,7 @@ def test_a_partition_without_a_leader_is_logged(cluster: FakeCluster, caplog: py
             await consumer.getmany(timeout_ms=6_000)
 
     cluster.run(main)
-    assert any("LEADER_NOT_AVAILABLE" in message and "cluster status" in message for message in warnings(caplog))
+    assert any("LEADER_NOT_AVAILABLE" in message and "replicas --check" in message for message in warnings(caplog))
 
 
 def test_a_leader_that_has_not_answered_yet_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,13 @@ def test_a_data_directory_that_is_a_device_is_a_usage_error(command: str) -> Non
     assert "'/dev/null' is not a directory: name one, or a path that does not exist yet" in result.output
 
 
+def test_the_state_of_a_cluster_elsewhere_has_another_command(tmp_path: Path) -> None:
+    """On a host of docs/DEPLOYMENT.md `cluster status`, which cures named, said only: start one with `cluster up`."""
+    result = CliRunner().invoke(minibroker, ["cluster", "status", "--data-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output.endswith("; of a cluster elsewhere: `minibroker replicas --check -b HOST:PORT`\n")
+
+
 def test_a_broker_that_is_down_while_others_run_is_a_problem_with_its_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,7 +188,7 @@ class Queries(BrokerQueries):
     ("fenced", "cure"),
     [
         (True, "the brokers have lost ZooKeeper: start ZooKeeper"),
-        (False, "ask again in some seconds; `minibroker cluster status` says more"),
+        (False, "ask again in some seconds; `minibroker replicas --check` says more"),
     ],
 )
 async def test_a_controller_that_does_not_answer_has_a_cure(fenced: bool, cure: str) -> None:
