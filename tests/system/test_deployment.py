@@ -18,7 +18,7 @@ from minibroker.client.producer.producer import Producer
 from minibroker.local_cluster.cluster_file import ZOOKEEPER_DIRECTORY
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import free_ports
-from minibroker.local_cluster.zookeeper_jars import zookeeper_jars
+from minibroker.local_cluster.zookeeper_jars import JARS, zookeeper_jars
 from minibroker.local_cluster.zookeeper_process import JVM_OPTIONS, MAIN_CLASS, ask_zookeeper, find_java
 from minibroker.protocol.ids import TopicPartition
 from minibroker.testing import cluster, run
@@ -155,6 +155,10 @@ def test_a_host_that_shuts_down_stops_its_broker_before_its_zookeeper() -> None:
     """systemd stops units in the reverse of their order, and all at once without one. When all hosts go down together,
     a broker needs ZooKeeper until it has handed its leaderships over."""
     assert "minibroker-zookeeper.service" in setting_of("minibroker-broker.service", "After").split()
+
+
+def test_the_unit_starts_the_zookeeper_that_is_installed() -> None:
+    assert f"/zookeeper-{JARS[0].version}/*" in setting_of("minibroker-zookeeper.service", "ExecStart")
 
 
 def test_each_zookeeper_removes_its_old_files() -> None:
