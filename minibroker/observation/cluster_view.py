@@ -23,8 +23,8 @@ from minibroker.protocol.wire.messages import (
 )
 
 IGNORED_NODE_CURE = (
-    "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
-    " reads everything again"
+    "correct the node, or delete it if nothing uses it; then restart the broker that is the controller: the next"
+    " controller reads everything again"
 )
 COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
 ELECT_CURE = "shows what each replica holds, and which one --accept-loss would elect"

@@ -103,8 +103,8 @@ def test_healthy_cluster_has_no_problems() -> None:
         (
             msgspec.structs.replace(view(), ignored_nodes={"/brokers/topics/x": "'partitions' is missing"}),
             "the controller ignores /brokers/topics/x in ZooKeeper: 'partitions' is missing"
-            " (correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next"
-            " controller reads everything again)",
+            " (correct the node, or delete it if nothing uses it; then restart the broker that is the controller:"
+            " the next controller reads everything again)",
         ),
         (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
         (view(leader=-1), f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3] {ELECT}"),
