@@ -1,8 +1,8 @@
 """The broker process: a broker and a controller candidate on one event loop.
 
 Owns: the composition of broker and controller, signals, logging, and the exit code: 0 after a clean stop, 1 if the
-broker could not start or lost its registration, 2 if Python runs without assertions, 70 on a bug of its own
-(replication recovers from a crash, but not from silent divergence).
+broker could not start or lost its registration, 2 if Python runs without assertions, 3 if another process has taken
+its id, 70 on a bug of its own (replication recovers from a crash, but not from silent divergence).
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from minibroker.broker.configuration.config import ConfigError, load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.dynamic_config import accepted_broker_value
 from minibroker.broker.configuration.topic_config import accepted_topic_value
+from minibroker.broker.membership.registration import BrokerIdTaken
 from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
@@ -29,6 +30,8 @@ GC_THRESHOLD = 50_000
 """New containers before the youngest generation is collected; CPython's 700 means once every few requests."""
 ANSWER_TIMEOUT_MS_MIN = 6_000
 """For requests of the controller: a request that creates thousands of logs on a slow disk takes seconds."""
+EXIT_REPLACED = 3
+"""Another process has taken the id of this one. Whatever starts programs again must not start this one."""
 EXIT_BUG = 70
 """EX_SOFTWARE: an assertion failed; the log says which."""
 
@@ -132,7 +135,7 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
         uvloop.run(_main(config))
     except ENVIRONMENT_ERRORS as error:
         log.error("broker %d: %s", config.broker_id, error)
-        return 1
+        return EXIT_REPLACED if isinstance(error, BrokerIdTaken) and error.is_replaced else 1
     except BaseException:  # a bug of our own: log it and exit, because this process must serve nothing more
         log.critical("broker %d ends because of a bug", config.broker_id, exc_info=True)
         return EXIT_BUG

@@ -114,6 +114,11 @@ class ZooKeeperRefuses(RegistrationError):
 class BrokerIdTaken(RegistrationError):
     """Another process is registered under our id."""
 
+    def __init__(self, message: str, *, is_replaced: bool = False) -> None:
+        super().__init__(message)
+        self.is_replaced = is_replaced
+        """This process was registered before. If it were started again, it would take the id back."""
+
 
 class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a broker process."""
@@ -416,7 +421,7 @@ class Registration:
                     if found is None or self._may_replace(found[0]):
                         return
         except TimeoutError:
-            raise BrokerIdTaken(self._taken_message(node)) from None
+            raise BrokerIdTaken(self._taken_message(node), is_replaced=self._was_registered) from None
 
     def _taken_message(self, node: BrokerRegistration | None) -> str:
         broker_id = self.identity.broker_id

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.__main__ import EXIT_BUG, _end_process, _main, compose, main, run, run_broker
+from minibroker.broker.__main__ import EXIT_BUG, EXIT_REPLACED, _end_process, _main, compose, main, run, run_broker
 from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
-from minibroker.broker.membership.registration import ZooKeeperUnreachable
+from minibroker.broker.membership.registration import BrokerIdTaken, ZooKeeperUnreachable
 from minibroker.controller.service import ControllerConfig
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.simulation.world.world import SimulatedWorld
@@ -147,6 +147,8 @@ def test_the_allocator_knows_its_limits_before_the_broker_takes_memory(monkeypat
     ("error", "code", "told"),
     [
         (ZooKeeperUnreachable("no ZooKeeper at x: start it"), 1, "ERROR broker 1: no ZooKeeper at x: start it"),
+        (BrokerIdTaken("in use"), 1, "ERROR broker 1: in use"),
+        (BrokerIdTaken("taken over", is_replaced=True), EXIT_REPLACED, "ERROR broker 1: taken over"),
         (KeyError("x"), EXIT_BUG, "CRITICAL broker 1 ends because of a bug"),
     ],
 )

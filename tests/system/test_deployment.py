@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.run import LOCAL, run_audit
+from minibroker.broker.__main__ import EXIT_REPLACED
 from minibroker.broker.configuration.config import load_config
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.producer import Producer
+from minibroker.command_line import EXIT_USAGE
 from minibroker.local_cluster.cluster_file import ZOOKEEPER_DIRECTORY
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import free_ports
@@ -155,6 +157,12 @@ def test_a_host_that_shuts_down_stops_its_broker_before_its_zookeeper() -> None:
     """systemd stops units in the reverse of their order, and all at once without one. When all hosts go down together,
     a broker needs ZooKeeper until it has handed its leaderships over."""
     assert "minibroker-zookeeper.service" in setting_of("minibroker-broker.service", "After").split()
+
+
+def test_a_broker_that_another_process_has_replaced_is_not_started_again() -> None:
+    """Two processes on copies of one directory would take the id from each other: each start of one ends the other."""
+    codes = setting_of("minibroker-broker.service", "RestartPreventExitStatus").split()
+    assert {str(EXIT_USAGE), str(EXIT_REPLACED)} == set(codes)
 
 
 def test_the_unit_starts_the_zookeeper_that_is_installed() -> None:
