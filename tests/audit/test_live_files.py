@@ -14,6 +14,7 @@ from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading import segment_reader, zookeeper_source
 from minibroker.audit.reading.discovery import Inventory, discover
+from minibroker.audit.reading.regular_files import open_regular
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BROKER, ENCODED, flip_bit
@@ -138,7 +139,7 @@ def test_files_that_only_some_readers_see_end_the_audit(tmp_path: Path, monkeypa
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, ENCODED)
     hidden = {str(cluster.replica(broker, LINES).file(9)) for broker in cluster.brokers}
-    open_file = segment_reader.open_regular
+    open_file = open_regular
 
     def open_seen(path: str) -> int:
         if path in hidden:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.broker.replication.state import Role
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
@@ -187,7 +188,7 @@ async def forget_the_producers(life: Life) -> None:
     for number in life.cluster.broker_ids:
         replica = life.cluster.replica(number, "a")
         assert replica is not None
-        replica.log.producers.clear()
+        replica.log.producers = ProducerStates()
     life.cluster.stop(leader)
     await life.cluster.until(lambda: life.cluster.leader("a") not in (leader, None), 10, "another leader")
 
