@@ -91,7 +91,7 @@ REPAIR = (
         edits=(
             Edit(
                 "controller.core.broker_requests",
-                "    if before is None or before.leader is None or broker_id in before.in_sync_replicas:\n",
+                "    if before is None or before.leader not in state.brokers or broker_id in before.in_sync_replicas:\n",
                 "    if True:\n",
             ),
         ),
