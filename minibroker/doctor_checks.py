@@ -244,8 +244,9 @@ def _check_port(port: int, owner: PortOwner | str | None, others_may: bool) -> D
     if Path(owner.command.partition(" ")[0]).name == "docker-proxy":  # to kill it would cut the container off
         cure = f"stop the container that `docker ps --filter publish={port}` names, or {OTHER_PORTS}"
         return DoctorFinding(name, others_may, "held by a container", None if others_may else cure)
-    free = None if others_may else f"kill {owner.pid}, or {OTHER_PORTS}"
-    return DoctorFinding(name, others_may, f"held by pid {owner.pid} ({owner.command})", free)
+    cure = f"kill {owner.pid}, or {OTHER_PORTS}"
+    what = f"held by pid {owner.pid} ({owner.command})"
+    return DoctorFinding(name, others_may, what, None if others_may else cure)
 
 
 def _named_ports(ports: Sequence[int]) -> str:
