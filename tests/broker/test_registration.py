@@ -285,9 +285,8 @@ def test_broker_replaced_by_a_copy_of_itself_stops_serving_and_gives_up() -> Non
         assert first.registration.is_fenced()
         assert first.events == ["registered", "lost"]
         assert first.keeping is not None
-        with pytest.raises(BrokerIdTaken, match="taken over by another process") as ended:
+        with pytest.raises(BrokerIdTaken, match="taken over by another process"):
             await first.keeping
-        assert ended.value.is_replaced
         assert second.events == ["registered"]
         assert not second.registration.is_fenced()
 

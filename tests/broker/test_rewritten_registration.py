@@ -23,8 +23,9 @@ def test_a_registration_with_anothers_content_under_our_session_is_not_ours() ->
         assert broker.registration.is_fenced()
         assert broker.events == ["registered", "lost"]
         assert broker.keeping is not None
-        with pytest.raises(BrokerIdTaken, match="was taken over"):
+        with pytest.raises(BrokerIdTaken, match="was taken over") as ended:
             await broker.keeping
+        assert ended.value.is_replaced, "nothing may start it again by itself"
 
     run(story)
 
