@@ -139,12 +139,11 @@ def test_files_that_only_some_readers_see_end_the_audit(tmp_path: Path, monkeypa
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, ENCODED)
     hidden = {str(cluster.replica(broker, LINES).file(9)) for broker in cluster.brokers}
-    open_file = open_regular
 
     def open_seen(path: str) -> int:
         if path in hidden:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return open_file(path)
+        return open_regular(path)
 
     monkeypatch.setattr(segment_reader, "open_regular", open_seen)
     with pytest.raises(AuditError, match=r"00009\.log is here, .* every executor must see the same paths"):
