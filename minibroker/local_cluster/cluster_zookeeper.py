@@ -90,7 +90,8 @@ class ClusterZooKeeper:
         """SIGSTOP: it hangs, and its connections stay open."""
         self.require_own()
         self.send(signal.SIGSTOP)
-        await wait_until(self.is_paused, KILL_TIMEOUT_S)
+        if not await wait_until(self.is_paused, KILL_TIMEOUT_S):
+            raise ClusterFailed(f"ZooKeeper at {self._record().connect} is not paused: it has ended, or its disk hangs")
 
     async def resume(self) -> None:
         """SIGCONT."""

@@ -418,7 +418,8 @@ class LocalCluster:
         """SIGSTOP: it hangs, and its connections stay open."""
         process = self._running(broker_id)
         process.send(signal.SIGSTOP)
-        await wait_until(process.is_paused, KILL_TIMEOUT_S)
+        if not await wait_until(process.is_paused, KILL_TIMEOUT_S):
+            raise ClusterFailed(f"broker {broker_id} is not paused: it has ended, or its disk hangs")
 
     async def resume(self, broker_id: int) -> None:
         process = self._running(broker_id)

@@ -12,7 +12,7 @@ from click import Command
 from click.testing import CliRunner
 
 from minibroker.commands.cluster_broker import kill, pause, resume, start, stop
-from minibroker.local_cluster import cluster_zookeeper
+from minibroker.local_cluster import cluster_zookeeper, local_cluster
 from minibroker.local_cluster.broker_names import BadBrokerName, resolve_all
 from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
@@ -146,3 +146,18 @@ def test_a_zookeeper_that_survives_its_kill_is_not_said_to_be_killed(
     monkeypatch.setattr(ClusterZooKeeper, "is_running", lambda _: True)
     with pytest.raises(ClusterFailed, match="ZooKeeper at h:2181 survives SIGKILL: its disk hangs"):
         asyncio.run(own_zookeeper(tmp_path, ProcessIdentity(2**22 + 1, "former")).kill())
+
+
+async def test_a_process_that_ends_instead_of_pausing_is_not_said_to_be_paused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (cluster_zookeeper, local_cluster):
+        monkeypatch.setattr(module, "KILL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(ClusterZooKeeper, "is_running", lambda _: True)
+    gone = ProcessIdentity(2**22 + 1, "former")
+    with pytest.raises(ClusterFailed, match="ZooKeeper at h:2181 is not paused"):
+        await own_zookeeper(tmp_path, gone).pause()
+    cluster = LocalCluster(tmp_path, 1)
+    monkeypatch.setattr(cluster, "_running", lambda _: gone)
+    with pytest.raises(ClusterFailed, match="broker 1 is not paused"):
+        await cluster.pause(1)
