@@ -12,7 +12,8 @@ from minibroker.controller.core.controller_state import ControllerState, Topic
 from minibroker.controller.core.deletion import waiting_for
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, TOPIC_NAME_MAX_LENGTH, BrokerId, is_topic_name
-from minibroker.protocol.wire.messages import CreatableTopic
+from minibroker.protocol.wire.messages import TOPICS_MAX, CreatableTopic
+from minibroker.protocol.wire.response_limits import ANSWER_PARTITIONS_MAX
 
 PARTITIONS_PER_REQUEST_MAX = 2_000
 """Limit of one CreateTopics, all its topics together. A controller does one thing after the other: until these states
@@ -72,12 +73,26 @@ def plan_topic(
             " at most, all its topics together: ask for fewer, or for the topics in several requests"
         )
         return TopicRefusal(ErrorCode.INVALID_PARTITIONS, text)
+    if (refusal := _beyond_one_answer(state, requested.name, partitions)) is not None:
+        return refusal
     assignment = (
         _given_assignment(state, requested) if requested.assignments else _spread_assignment(state, requested, draw)
     )
     if isinstance(assignment, TopicRefusal):
         return assignment
     return Topic(topic_id=draw.topic_id, assignment=assignment, configs=configs)
+
+
+def _beyond_one_answer(state: ControllerState, name: str, partitions: int) -> TopicRefusal | None:
+    """No client could list the topics of the cluster any more: no answer names so many."""
+    cure = "no answer can list more: delete topics that are not used"
+    if len(state.topics) >= TOPICS_MAX:
+        return TopicRefusal(ErrorCode.INVALID_REQUEST, f"topic {name}: there are {TOPICS_MAX} topics, and {cure}")
+    there = sum(len(topic.assignment) for topic in state.topics.values())
+    if there + partitions > ANSWER_PARTITIONS_MAX:
+        text = f"topic {name}: {partitions} partitions beside {there} of other topics are more than"
+        return TopicRefusal(ErrorCode.INVALID_PARTITIONS, f"{text} {ANSWER_PARTITIONS_MAX}, and {cure}")
+    return None
 
 
 def spread(

@@ -15,7 +15,8 @@ from minibroker.controller.core.topic_creation import (
     spread,
 )
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import CreatableAssignment, CreatableTopic
+from minibroker.protocol.wire.messages import TOPICS_MAX, CreatableAssignment, CreatableTopic
+from minibroker.protocol.wire.response_limits import ANSWER_PARTITIONS_MAX
 from tests.controller.facts import cluster_state, leadership
 
 DRAW = TopicDraw(topic_id="new", first_broker=0, shift=0)
@@ -68,6 +69,26 @@ def test_one_request_creates_a_limited_number_of_partitions() -> None:
     assert isinstance(refusal, TopicRefusal)
     cure = "all its topics together: ask for fewer, or for the topics in several requests"
     assert refusal.message.endswith(cure)
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions", "code"),
+    [
+        (TOPICS_MAX - 1, 1, None),
+        (TOPICS_MAX, 1, ErrorCode.INVALID_REQUEST),
+        (ANSWER_PARTITIONS_MAX // 100 - 1, 100, None),
+        (ANSWER_PARTITIONS_MAX // 100, 100, ErrorCode.INVALID_PARTITIONS),
+    ],
+)
+def test_a_cluster_has_no_more_than_one_answer_may_list(topics: int, partitions: int, code: ErrorCode | None) -> None:
+    """The topic behind that was created, and from then on no client could list topics: `status`, `doctor`, `top` and
+    `topic list` all ended with an answer that cannot be read."""
+    assignment = dict.fromkeys(range(partitions), (1,))
+    state = cluster_state(1, 2, 3)
+    state.topics = {f"t{number}": Topic(topic_id=f"{number}", assignment=assignment) for number in range(topics)}
+    plan = planned(CreatableTopic(name="next", num_partitions=min(partitions, 100)), state)
+    assert (plan.code if isinstance(plan, TopicRefusal) else None) is code
+    assert not isinstance(plan, TopicRefusal) or "delete topics that are not used" in plan.message
 
 
 def test_an_assignment_counts_like_a_number_of_partitions() -> None:
