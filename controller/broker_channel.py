@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from minibroker.controller.core.control_requests import ControllerIdentity, PartitionOrder, to_requests
+from minibroker.controller.core.control_requests import ControllerIdentity, PartitionOrder, changes_a_log, to_requests
 from minibroker.controller.core.controller_state import RegisteredBroker
-from minibroker.controller.send_queue import SendQueue
+from minibroker.controller.send_queue import OrderBatch, SendQueue
 from minibroker.protocol.wire.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
@@ -114,13 +114,22 @@ class BrokerChannel:
                         self._settled_count = count
                         self._settled.notify_all()
                     continue
-                orders = list(batch.orders.values())
-                for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
-                    await self._deliver(request)
-                    while self.asks_again:
-                        self.is_asking_again, self.asks_again = True, False
-                        await self._deliver(*to_requests(self._sender, self.broker.broker_epoch, (), ()))
-                    self.is_asking_again = False
+                await self._send(batch)
+
+    async def _send(self, batch: OrderBatch) -> None:
+        """Before logs are created or deleted, elections that came meanwhile go first: a broker whose disk is busy takes
+        ten milliseconds for each log, and a partition without its leader's order takes no records."""
+        orders, sent = list(batch.orders.values()), 0
+        for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
+            if sent and changes_a_log(orders[sent]) and self._queue.holds_election():  # `sent`: something is, each time
+                self._queue.put_back(batch, orders[sent:])
+                return
+            await self._deliver(request)
+            while self.asks_again:
+                self.is_asking_again, self.asks_again = True, False
+                await self._deliver(*to_requests(self._sender, self.broker.broker_epoch, (), ()))
+            self.is_asking_again = False
+            sent += sum(len(topic.partition_states) for topic in request.topic_states)
 
     async def _deliver(self, request: Request) -> None:
         self.waits_for_answer, self.ticks = True, 0

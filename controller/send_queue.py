@@ -8,6 +8,9 @@ and its epochs. So neighbours of one kind are merged at once. A broker that hang
 would still collect an endless sequence of alternating kinds. Such a sequence is compacted: first all metadata (the
 cache may run ahead of the logs), then, in order, the last LeaderAndIsr and the last StopReplica of each partition. What
 remains is bounded by the number of partitions, not by time.
+
+Orders about different partitions need no order among them. So an election overtakes logs that are to be created or
+deleted, which may take a broker many seconds.
 """
 
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ from typing import TypeAlias
 import msgspec
 
 from minibroker.controller.core.control_requests import LeaderAndIsr, PartitionOrder, UpdateMetadata
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import LiveBroker
 
 BATCHES_MAX = 50
@@ -54,12 +58,23 @@ class SendQueue:
         """The oldest batch; nothing is merged into it from now on."""
         return self._batches.pop(0) if self._batches else None
 
+    def holds_election(self) -> bool:
+        """Whether an order waits about a log that should be there."""
+        return any(_is_election(each) for batch in self._batches for each in batch.orders.values())
+
+    def put_back(self, batch: OrderBatch, left: Sequence[PartitionOrder]) -> None:
+        """These orders of a taken batch were not sent yet: elections go before them."""
+        rest = OrderBatch(kind=batch.kind, live_brokers=batch.live_brokers, orders={})
+        _add(rest, batch.live_brokers, left)
+        self._batches = _with_elections_first(compact([rest, *self._batches]))
+
 
 def compact(batches: list[OrderBatch]) -> list[OrderBatch]:
-    """The same contents in as few batches as the order allows."""
+    """The same contents in as few batches as the order allows. A log that is to be created stays new."""
     newest_brokers = batches[-1].live_brokers
     metadata = OrderBatch(kind=UpdateMetadata, live_brokers=newest_brokers, orders={})
     last: dict[tuple[type[PartitionOrder], OrderKey], int] = {}
+    new = {key for batch in batches for key, each in batch.orders.items() if _is_new(each)}
     for index, batch in enumerate(batches):
         if batch.kind is UpdateMetadata:
             _add(metadata, newest_brokers, list(batch.orders.values()))
@@ -72,16 +87,45 @@ def compact(batches: list[OrderBatch]) -> list[OrderBatch]:
             continue
         if found[-1].kind is not batch.kind:
             found.append(OrderBatch(kind=batch.kind, live_brokers=newest_brokers, orders={}))
-        _add(found[-1], newest_brokers, kept)
+        _add(found[-1], newest_brokers, [_as_new(each) if _key(each) in new else each for each in kept])
     return found
+
+
+def _key(order: PartitionOrder) -> OrderKey:
+    return order.partition.topic, order.topic.topic_id, order.partition.partition
+
+
+def _is_new(order: PartitionOrder) -> bool:
+    return isinstance(order, LeaderAndIsr) and order.content.is_new
+
+
+def _is_election(order: PartitionOrder) -> bool:
+    return isinstance(order, LeaderAndIsr) and not order.content.is_new
+
+
+def _as_new(order: PartitionOrder) -> PartitionOrder:
+    if not isinstance(order, LeaderAndIsr):
+        return order
+    return LeaderAndIsr(order.partition, order.topic, msgspec.structs.replace(order.content, is_new=True))
+
+
+def _with_elections_first(compacted: list[OrderBatch]) -> list[OrderBatch]:
+    """Elections right behind the metadata, but for partitions of which an earlier order waits (of any topic id)."""
+    metadata, *others = compacted
+    first = OrderBatch(kind=LeaderAndIsr, live_brokers=metadata.live_brokers, orders={})
+    seen: set[TopicPartition] = set()
+    for batch in others:
+        early = {key for key, each in batch.orders.items() if _is_election(each) and each.partition not in seen}
+        seen.update(each.partition for each in batch.orders.values())
+        first.orders |= {key: each for key, each in batch.orders.items() if key in early}
+        batch.orders = {key: each for key, each in batch.orders.items() if key not in early}
+    return [metadata, *(batch for batch in (first, *others) if batch.orders)]
 
 
 def _add(batch: OrderBatch, live_brokers: tuple[LiveBroker, ...], orders: Sequence[PartitionOrder]) -> None:
     """The last order about a partition counts; `is_new` stays true until the broker has got it."""
     batch.live_brokers = live_brokers
     for each in orders:
-        key = (each.partition.topic, each.topic.topic_id, each.partition.partition)
+        key = _key(each)
         earlier = batch.orders.pop(key, None)
-        if isinstance(earlier, LeaderAndIsr) and isinstance(each, LeaderAndIsr) and earlier.content.is_new:
-            each = LeaderAndIsr(each.partition, each.topic, msgspec.structs.replace(each.content, is_new=True))
-        batch.orders[key] = each
+        batch.orders[key] = _as_new(each) if earlier is not None and _is_new(earlier) else each

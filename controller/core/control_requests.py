@@ -22,7 +22,6 @@ from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LiveBroker,
-    Request,
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaTopic,
@@ -65,6 +64,7 @@ class StopReplica(msgspec.Struct, frozen=True):
 
 
 PartitionOrder: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
+ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
 
 class ControllerIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,12 +157,12 @@ def to_requests(
     broker_epoch: BrokerEpoch,
     brokers: Sequence[LiveBroker],
     orders: Sequence[PartitionOrder],
-) -> list[Request]:
+) -> list[ControlRequest]:
     """Requests in the sequence of the orders, which are of one kind. No orders: only the live brokers."""
     fixed_bytes = len(msgspec.msgpack.encode(list(brokers))) + 200
     if not orders:
         return [_update_metadata_request(sender, broker_epoch, brokers, [])]
-    requests: list[Request] = []
+    requests: list[ControlRequest] = []
     for part in _parts(orders, REQUEST_BYTES_MAX - fixed_bytes):
         first = part[0]
         if isinstance(first, LeaderAndIsr):
@@ -189,11 +189,11 @@ def _parts(orders: Sequence[PartitionOrder], bytes_max: int) -> list[list[Partit
             parts.append([])
             size, cost, logs = 0, content_bytes + header_bytes, 0
         parts[-1].append(each)
-        size, topic, logs = size + cost, header, logs + _changes_a_log(each)
+        size, topic, logs = size + cost, header, logs + changes_a_log(each)
     return parts
 
 
-def _changes_a_log(order: PartitionOrder) -> bool:
+def changes_a_log(order: PartitionOrder) -> bool:
     """Whether the broker has to create or delete a log."""
     if isinstance(order, LeaderAndIsr):
         return order.content.is_new

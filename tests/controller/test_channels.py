@@ -30,14 +30,20 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     ApiKey,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     Response,
     StopReplicaRequest,
+    StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.message_holds import responses
-from tests.controller.cluster import Cluster, simulated
+from tests.controller import cluster as cluster_module
+from tests.controller.cluster import Cluster, FakeBroker, simulated
 from tests.controller.facts import T0, cluster_state, leadership
 
 SENDER = ControllerIdentity(controller_id=1, controller_epoch=2)
@@ -144,6 +150,87 @@ def test_compacting_keeps_deletion_before_the_topic_that_was_created_again() -> 
     assert sequence[:2] == [(UpdateMetadata, "t1"), (UpdateMetadata, "t2")]
     logs = list(dict.fromkeys(pair for pair in sequence if pair[0] is not UpdateMetadata))
     assert logs == [(LeaderAndIsr, "t1"), (StopReplica, "t1"), (LeaderAndIsr, "t2")]
+
+
+def test_elections_go_before_what_is_left_of_a_batch_and_each_partition_keeps_its_order() -> None:
+    state, queue = state_with(4), SendQueue()
+    a, b, c, d = state.partitions()
+    queue.put((), leader_and_isr(state, [a, b], frozenset([a, b])))
+    taken = queue.take()
+    assert taken is not None
+    assert not queue.holds_election()
+    queue.put((), update_metadata(state, [a]))
+    queue.put((), stop_replica(state, [c], delete=False))
+    queue.put((), leader_and_isr(state, [b, c, d]))
+    assert queue.holds_election()
+    queue.put_back(taken, list(taken.orders.values())[1:])
+    batches = drained(queue)
+    found = [(kind, [each.partition for each in orders]) for kind, orders in batches]
+    assert found == [(UpdateMetadata, [a]), (LeaderAndIsr, [d]), (StopReplica, [c]), (LeaderAndIsr, [b, c])]
+    later, last = batches[-1][1]
+    assert isinstance(later, LeaderAndIsr) and isinstance(last, LeaderAndIsr)
+    assert later.content.is_new, "its log is not created yet: a request has few of those"
+    assert not last.content.is_new
+
+
+class BusyDisk(FakeBroker):
+    """It takes ten milliseconds for each log that it creates or deletes."""
+
+    def _handle(self, incoming: IncomingRequest) -> None:
+        body, count = incoming.body, 0
+        answer: Response | None = None
+        if isinstance(body, LeaderAndIsrRequest) and body.topic_states[0].partition_states[0].is_new:
+            answer, count = LeaderAndIsrResponse(), sum(len(topic.partition_states) for topic in body.topic_states)
+        elif isinstance(body, StopReplicaRequest):
+            answer, count = StopReplicaResponse(), sum(len(topic.partition_states) for topic in body.topic_states)
+        if answer is None:
+            super()._handle(incoming)
+        else:
+            self.requests.append(body)
+            asyncio.get_running_loop().call_later(0.01 * count, incoming.respond, answer)
+
+
+def told_of_large(broker: FakeBroker, kind: type[LeaderAndIsrRequest | StopReplicaRequest]) -> set[int]:
+    topics = [topic for each in broker.requests if isinstance(each, kind) for topic in each.topic_states]
+    return {
+        state.partition_index for topic in topics if topic.topic_name == "large" for state in topic.partition_states
+    }
+
+
+@pytest.mark.parametrize("is_deletion", [False, True])
+def test_an_election_waits_for_one_request_of_a_large_topic_at_most(*, is_deletion: bool) -> None:
+    """Its order stood behind all those that create or delete the logs of a large topic: ten seconds without a leader's
+    order, where a broker has to create 1,000 logs on a busy disk."""
+    found: list[float] = []
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        controller = await cluster.controller()
+        await cluster.create(controller, "lines", [[1, 2, 3]])
+        request = CreateTopicsRequest(
+            topics=[CreatableTopic(name="large", num_partitions=1_000, replication_factor=3)], timeout_ms=60_000
+        )
+        large = asyncio.ensure_future(cluster.ask(controller, request))
+        if is_deletion:
+            await asyncio.sleep(20)
+            await large
+            deletion = DeleteTopicsRequest(topic_names=["large"], timeout_ms=60_000)
+            large = asyncio.ensure_future(cluster.ask(controller, deletion))
+        await asyncio.sleep(2)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await cluster.brokers[1].unregister()
+        await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
+        found.append(loop.time() - began)
+        kind = StopReplicaRequest if is_deletion else LeaderAndIsrRequest
+        await cluster.until(lambda: told_of_large(cluster.brokers[2], kind) == set(range(1_000)))
+        large.cancel()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_module, "FakeBroker", BusyDisk)
+        story()
+    assert found[0] < 0.5
 
 
 # --------------------------------------------------------------------------------------------------------- requests
