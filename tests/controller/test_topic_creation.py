@@ -83,7 +83,7 @@ def test_one_request_creates_a_limited_number_of_partitions() -> None:
 def test_a_cluster_has_no_more_than_one_answer_may_list(topics: int, partitions: int, code: ErrorCode | None) -> None:
     """The topic behind that was created, and from then on no client could list topics: `status`, `doctor`, `top` and
     `topic list` all ended with an answer that cannot be read."""
-    assignment = dict.fromkeys(range(partitions), (1,))
+    assignment: dict[int, tuple[int, ...]] = dict.fromkeys(range(partitions), (1,))
     state = cluster_state(1, 2, 3)
     state.topics = {f"t{number}": Topic(topic_id=f"{number}", assignment=assignment) for number in range(topics)}
     plan = planned(CreatableTopic(name="next", num_partitions=min(partitions, 100)), state)
