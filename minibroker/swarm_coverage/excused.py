@@ -67,7 +67,7 @@ TEXT = Excuse(
         "function *.__eq__",
         "function *.__iter__",
         *in_file("broker/log/segments/warm_segments.py", "WarmSegments.open_files"),
-        *in_file("broker/replication/producer_state.py", "ProducerStates.copy", "ProducerStates.clear"),
+        *in_file("broker/replication/producer_state.py", "ProducerStates.copy"),
         *in_file("controller/core/events.py", "Report.text", "Report.is_warning"),
         *in_file("controller/service.py", "ControllerService.controller_epoch", "_any_value"),
     ),
