@@ -19,6 +19,7 @@ from typing import TypeAlias
 import msgspec
 
 from minibroker.controller.core.control_requests import LeaderAndIsr, PartitionOrder, UpdateMetadata
+from minibroker.controller.core.controller_state import Topic
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import LiveBroker
 
@@ -70,11 +71,13 @@ class SendQueue:
 
 
 def compact(batches: list[OrderBatch]) -> list[OrderBatch]:
-    """The same contents in as few batches as the order allows. A log that is to be created stays new."""
+    """The same contents in as few batches as the order allows. A log that is to be created stays new. Each order gets
+    the newest settings of its topic: the metadata that told them goes first now."""
     newest_brokers = batches[-1].live_brokers
     metadata = OrderBatch(kind=UpdateMetadata, live_brokers=newest_brokers, orders={})
     last: dict[tuple[type[PartitionOrder], OrderKey], int] = {}
     new = {key for batch in batches for key, each in batch.orders.items() if _is_new(each)}
+    topics = {key[:2]: each.topic for batch in batches for key, each in batch.orders.items()}
     for index, batch in enumerate(batches):
         if batch.kind is UpdateMetadata:
             _add(metadata, newest_brokers, list(batch.orders.values()))
@@ -82,12 +85,16 @@ def compact(batches: list[OrderBatch]) -> list[OrderBatch]:
             last.update({(batch.kind, key): index for key in batch.orders})
     found = [metadata]
     for index, batch in enumerate(batches):
-        kept = [each for key, each in batch.orders.items() if last.get((batch.kind, key)) == index]
+        kept = [
+            _with_topic(_as_new(each) if key in new else each, topics[key[:2]])
+            for key, each in batch.orders.items()
+            if last.get((batch.kind, key)) == index
+        ]
         if not kept:
             continue
         if found[-1].kind is not batch.kind:
             found.append(OrderBatch(kind=batch.kind, live_brokers=newest_brokers, orders={}))
-        _add(found[-1], newest_brokers, [_as_new(each) if _key(each) in new else each for each in kept])
+        _add(found[-1], newest_brokers, kept)
     return found
 
 
@@ -107,6 +114,10 @@ def _as_new(order: PartitionOrder) -> PartitionOrder:
     if not isinstance(order, LeaderAndIsr):
         return order
     return LeaderAndIsr(order.partition, order.topic, msgspec.structs.replace(order.content, is_new=True))
+
+
+def _with_topic(order: PartitionOrder, topic: Topic) -> PartitionOrder:
+    return order if order.topic is topic else msgspec.structs.replace(order, topic=topic)
 
 
 def _with_elections_first(compacted: list[OrderBatch]) -> list[OrderBatch]:

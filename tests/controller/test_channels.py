@@ -173,6 +173,27 @@ def test_elections_go_before_what_is_left_of_a_batch_and_each_partition_keeps_it
     assert not last.content.is_new
 
 
+@pytest.mark.parametrize("is_put_back", [True, False])
+def test_no_order_that_metadata_overtakes_brings_older_settings_back(*, is_put_back: bool) -> None:
+    """Logs were still to be created when min.insync.replicas was raised: the orders for them came behind the metadata
+    that told it, with the former settings, which the broker then kept."""
+    earlier, later, queue = state_with(3), state_with(3, epoch=1), SendQueue()
+    later.topics["lines"] = msgspec.structs.replace(later.topics["lines"], configs={"min.insync.replicas": "2"})
+    partitions = earlier.partitions()
+    queue.put((), leader_and_isr(earlier, partitions, frozenset(partitions)))
+    if is_put_back:
+        taken = queue.take()
+        assert taken is not None
+        queue.put((), update_metadata(later, partitions))
+        queue.put((), leader_and_isr(later, partitions[:1]))
+        queue.put_back(taken, list(taken.orders.values())[1:])
+    for _ in range(0 if is_put_back else BATCHES_MAX):
+        queue.put((), update_metadata(later, partitions))
+        queue.put((), stop_replica(later, partitions[:1], delete=False))
+    settings = [each.topic.configs for _, orders in drained(queue) for each in orders]
+    assert settings == [{"min.insync.replicas": "2"}] * len(settings)
+
+
 class BusyDisk(FakeBroker):
     """It takes ten milliseconds for each log that it creates or deletes."""
 
