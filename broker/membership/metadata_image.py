@@ -253,8 +253,8 @@ class MetadataImage:
                 self._led_epochs.pop(partition, None)
                 if partitions.pop(state.partition_index, None) is not None:
                     tally.deleted[partition] = None
-            elif _is_newer(state, partitions.get(state.partition_index)):
-                partitions[state.partition_index] = _partition_info(state)
+            elif _is_newer(state, before := partitions.get(state.partition_index)):
+                partitions[state.partition_index] = _partition_info(state, before)
                 tally.changed[partition] = None
         was_deleted = any(state.leader == LEADER_DURING_DELETE for state in topic.partition_states)
         if not partitions:
@@ -390,14 +390,17 @@ def _is_newer(state: Any, known: PartitionInfo | None) -> bool:
     return bool(state.leader_epoch == known.leader_epoch and state.partition_epoch >= known.partition_epoch)
 
 
-def _partition_info(state: Any) -> PartitionInfo:
+def _partition_info(state: Any, known: PartitionInfo | None) -> PartitionInfo:
+    """A LeaderAndIsr does not say which replicas are offline, and may come behind the UpdateMetadata that did."""
     return PartitionInfo(
         leader=from_wire(state.leader),
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
         replicas=tuple(state.replicas),
         isr=tuple(state.isr),
-        offline_replicas=tuple(getattr(state, "offline_replicas", ())),
+        offline_replicas=(() if known is None else known.offline_replicas)
+        if isinstance(state, LeaderAndIsrPartition)
+        else tuple(state.offline_replicas),
     )
 
 

@@ -244,12 +244,24 @@ def test_leader_and_isr_adds_brokers_and_removes_none() -> None:
     assert image.live_broker_ids() == (1, 2, 3)
 
 
+def test_leader_and_isr_does_not_undo_which_replicas_are_offline() -> None:
+    """It does not say that, and comes alone, or behind the UpdateMetadata: after a controller failover no broker named
+    the replicas of a failed disk any more."""
+    image = image_with(topic(state(leader=1, leader_epoch=1, partition_epoch=1, offline_replicas=[3])))
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=1), OWN_EPOCH)
+    found = image.partition(LINES_0)
+    assert found is not None and found.offline_replicas == (3,)
+    image.apply_update(update(topic(state(leader=1, leader_epoch=1, partition_epoch=1))), OWN_EPOCH)
+    found = image.partition(LINES_0)
+    assert found is not None and found.offline_replicas == ()
+
+
 def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> None:
     counters = BrokerCounters()
     image = MetadataImage(1, "cluster", counters)
     image.apply_leader_and_isr(leader_and_isr(leader_epoch=1), OWN_EPOCH)
     image.apply_leader_and_isr(leader_and_isr(leader_epoch=1), OWN_EPOCH)
-    image.apply_update(update(topic(state(leader=1, leader_epoch=1, partition_epoch=1))), OWN_EPOCH)
+    image.apply_update(update(topic(state(leader=1, leader_epoch=1))), OWN_EPOCH)
     image.apply_leader_and_isr(leader_and_isr(leader=2, leader_epoch=2, recovery=1), OWN_EPOCH)
     image.apply_leader_and_isr(leader_and_isr(leader_epoch=3, recovery=1), OWN_EPOCH)
     assert (counters.leader_elections, counters.unclean_leader_elections) == (2, 1)
