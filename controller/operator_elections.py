@@ -64,8 +64,10 @@ def _asked_about(active: ActiveController, request: ElectLeadersRequest) -> list
     if request.topics is not None:
         named = [TopicPartition(topic.topic_name, number) for topic in request.topics for number in topic.partitions]
         return list(dict.fromkeys(named))[:PARTITIONS_MAX]
-    found = active.state.leaderships
-    return [each for each in sorted(found) if found[each].leader is None][:PARTITIONS_MAX]
+    state = active.state
+    present = [each for each in state.partitions() if not state.is_being_deleted(each.topic)]
+    led = {each for each, leadership in state.leaderships.items() if leadership.leader is not None}
+    return [each for each in present if each not in led][:PARTITIONS_MAX]
 
 
 async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> Logs:

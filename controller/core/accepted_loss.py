@@ -28,13 +28,18 @@ Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
 def preview(state: ControllerState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionPreview:
     """Which replicas could lead this partition, and which is best; `wanted` is the operator's own choice."""
     leadership = state.leaderships.get(partition)
-    if leadership is None or state.is_being_deleted(partition.topic):
-        text = f"there is no partition {partition}" if leadership is None else f"{partition.topic} is being deleted"
+    assignment = state.assignment(partition)
+    if not assignment or state.is_being_deleted(partition.topic):
+        text = f"{partition.topic} is being deleted" if assignment else f"there is no partition {partition}"
         return _refusal(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    if leadership is None:  # metadata lists it, so that clients count it
+        why = "its state in ZooKeeper cannot be used" if partition in state.unreadable else "it has had no leader yet"
+        text = f"{partition} has no state: {why}; its replicas belong on brokers {list(assignment)}"
+        return _refusal(partition, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
     if leadership.leader is not None:
         text = f"{partition} is led by broker {leadership.leader}"
         return _refusal(partition, ErrorCode.ELECTION_NOT_NEEDED, text)
-    candidates = [_candidate(state, partition, logs, each) for each in state.assignment(partition)]
+    candidates = [_candidate(state, partition, logs, each) for each in assignment]
     able = [each.broker_id for each in candidates if each.problem is None]
     with_logs = msgspec.structs.replace(state, logs={broker_id: dict(held) for broker_id, held in logs.items()})
     best = restarted_members.best_log(with_logs, partition, leadership, able)

@@ -139,7 +139,10 @@ async def _waits(
         previews = await queries.elections(controller, ElectLeadersRequest(), timeout_s)
     except NoAnswer:
         return {}
-    return {TopicPartition(each.topic_name, each.partition_index): each.reason for each in previews}
+    return {
+        TopicPartition(each.topic_name, each.partition_index): each.reason or each.error_message or ""
+        for each in previews
+    }
 
 
 def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPartition]:

@@ -251,6 +251,24 @@ def test_a_preview_that_is_refused_says_why() -> None:
         assert bool(offer.candidates) is (code is none_able)
 
 
+@pytest.mark.parametrize(
+    ("is_unreadable", "why"),
+    [(False, "it has had no leader yet"), (True, "its state in ZooKeeper cannot be used")],
+)
+def test_a_partition_without_a_state_is_listed_with_the_reason(*, is_unreadable: bool, why: str) -> None:
+    """Metadata lists it without a leader, and the advice was this order, which said that there is no such partition.
+    One that is being deleted is not listed: it would refuse the order for all."""
+    active = AskedController(nothing)
+    del active.state.leaderships[T0]
+    active.state.unreadable = frozenset([T0] if is_unreadable else [])
+    offer = asyncio.run(active.ask(ElectLeadersRequest()))
+    assert offer.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert offer.error_message == f"{T0} has no state: {why}; its replicas belong on brokers [1, 2, 3]"
+    active.state.deletions = {"lines": Deletion(is_started=True)}
+    with pytest.raises(IndexError):
+        asyncio.run(active.ask(ElectLeadersRequest()))
+
+
 async def test_a_preview_waits_until_the_brokers_have_reported() -> None:
     """A new controller knows no broker at first, and would show an election without candidates."""
 
