@@ -117,7 +117,7 @@ class ClusterZooKeeper:
 
     async def stop(self) -> None:
         record = self._record()
-        if record.process is not None and record.process.is_alive() and record.port is not None:
+        if record.process is not None and self.is_running() and record.port is not None:
             log_file = str(self._directory / "zookeeper.log")
             await ZooKeeperProcess(record.process.pid, record.port, log_file).stop()
             await wait_until(lambda: not self.is_running(), KILL_TIMEOUT_S)

@@ -14,7 +14,13 @@ from minibroker.local_cluster.cluster_file import (
     ClusterFailed,
     ClusterRecord,
 )
-from minibroker.local_cluster.processes import ProcessIdentity, identify, is_same_file, own_command_lines
+from minibroker.local_cluster.processes import (
+    ProcessIdentity,
+    identify,
+    is_same_file,
+    own_command_lines,
+    runs_beside_another,
+)
 from minibroker.local_cluster.zookeeper_process import CONFIGURATION, MAIN_CLASS
 
 
@@ -43,7 +49,8 @@ def refuse_unrecorded(data_directory: Path) -> None:
     found = []
     for pid, words in own_command_lines():
         used = Path(_configuration_of_broker(words))
-        is_broker = OF_ONE_BROKER.fullmatch(used.name) and is_same_file(pid, str(used.parent), data_directory)
+        is_here = OF_ONE_BROKER.fullmatch(used.name) and is_same_file(pid, str(used.parent), data_directory)
+        is_broker = is_here and not runs_beside_another(pid, data_directory / used.name)
         if is_broker or (MAIN_CLASS in words and is_same_file(pid, words[-1], zookeeper)):
             found.append(str(pid))
     if found:

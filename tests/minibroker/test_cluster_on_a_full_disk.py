@@ -30,6 +30,7 @@ from minibroker.local_cluster.cluster_file import (
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import identify
+from minibroker.local_cluster.unrecorded_processes import refuse_unrecorded
 
 CHILDREN: list["subprocess.Popen[bytes]"] = []
 
@@ -231,6 +232,40 @@ def test_a_second_zookeeper_is_not_started_over_the_data_of_a_running_one(
         asyncio.run(LocalCluster(tmp_path, 1).up())
     assert spawned == []
     assert (tmp_path / "zookeeper" / "data").exists()
+
+
+async def test_down_of_a_copy_leaves_the_zookeeper_of_the_original(tmp_path: Path) -> None:
+    """A data directory that is copied while it is used names the processes of the original. Once they lost their
+    ZooKeeper."""
+    for name in ("original", "copy"):
+        (tmp_path / name / "zookeeper").mkdir(parents=True)
+        (tmp_path / name / "zookeeper" / "zoo.cfg").touch()
+    configuration = str(tmp_path / "original" / "zookeeper" / "zoo.cfg")
+    record = LocalCluster(tmp_path / "copy", 1).record
+    record.zookeeper.process = identify(runs_as("org.apache.zookeeper.server.quorum.QuorumPeerMain", configuration))
+    write_cluster_file(tmp_path / "copy", record)
+    assert await LocalCluster.open(tmp_path / "copy").down() == []
+    assert CHILDREN[-1].poll() is None
+
+
+def test_processes_of_a_renamed_directory_are_not_of_the_one_that_takes_its_name(tmp_path: Path) -> None:
+    """Their command lines name the former path. Once a start there advised to kill them, `down` there killed them, and
+    the renamed cluster did not find them."""
+    former, renamed = tmp_path / "former", tmp_path / "renamed"
+    former.mkdir()
+    record = LocalCluster(former, 1, zookeeper="other:2181").record
+    configuration_file(former, 1).touch()
+    pid = runs_as("broker", "--config", str(configuration_file(former, 1)), directory=former)
+    former.rename(renamed)
+    former.mkdir()
+    refuse_unrecorded(former)
+    write_cluster_file(former, record)
+    configuration_file(former, 1).touch()
+    assert LocalCluster.open(former).process_state(1) == "down"
+    record.brokers[1].process = identify(pid)
+    for directory, state in ((former, "dead"), (renamed, "running")):  # the former one is a copy now
+        write_cluster_file(directory, record)
+        assert LocalCluster.open(directory).process_state(1) == state
 
 
 def test_an_own_zookeeper_that_is_not_written_down_is_found(tmp_path: Path) -> None:
