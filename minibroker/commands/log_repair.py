@@ -116,7 +116,7 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     """Lock the directory: a running broker would change it during the examination."""
     from minibroker.offline.top_entries import READ_ONLY, WRITABLE_CURE, cure_of
     from minibroker.protocol.files.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
-    from minibroker.runtime.adapters.disk import RealDisk
+    from minibroker.runtime.adapters.disk import RealDirectoryLock, RealDisk
     from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, LockHeld
 
     if not (log_dir / META_PROPERTIES).exists():
@@ -133,6 +133,8 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     if is_applied:
         _require_owner(log_dir, (log_dir / META_PROPERTIES).stat().st_uid)
     in_use = f"{log_dir} is in use: stop its broker first"
+    if not is_applied and not os.path.lexists(log_dir / LOCK):  # no broker runs, and nothing is changed
+        return RealDirectoryLock(-1)
     try:
         return RealDisk().lock(f"{log_dir}/{LOCK}")
     except LockHeld:

@@ -102,3 +102,12 @@ def test_only_the_owner_of_a_log_directory_repairs_it(log_dir: Path, monkeypatch
     assert result.exit_code == 1
     assert result.output.startswith(f"error: nothing is repaired: {log_dir} is of user ")
     assert not list(log_dir.glob(f"*/{checkpoints.DAMAGE_NOTE}"))
+
+
+def test_an_examination_makes_no_lock(log_dir: Path) -> None:
+    """Of a restored log directory that has none. One that root makes is closed to the broker's user: it did not
+    start."""
+    (log_dir / checkpoints.LOCK).unlink(missing_ok=True)
+    before = sorted(log_dir.rglob("*"))
+    repair(log_dir)
+    assert sorted(log_dir.rglob("*")) == before
