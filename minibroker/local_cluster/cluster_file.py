@@ -324,7 +324,8 @@ def refuse_used(data_directory: Path) -> None:
 
 
 def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
-    """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
+    """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on other files, which
+    stay. Raises ClusterFailed if some of the cluster's could not be removed."""
     ours = []
     for name in sorted(os.listdir(data_directory)):
         found = OF_ONE_BROKER.fullmatch(name)
@@ -337,16 +338,18 @@ def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | N
 
 
 def _remove(data_directory: Path, names: list[str]) -> str | None:
-    """Remove these entries, and the directory if nothing else is in it. Returns a sentence on what stays."""
+    """Remove these entries, and the directory if nothing else is in it. Returns a sentence on other files, which stay.
+    Raises ClusterFailed if some could not be removed."""
     for name in names:
         path = data_directory / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is missing, or is found below
+                path.unlink()
     rest = sorted(os.listdir(data_directory))
     if kept := [name for name in rest if name in names]:
-        return f"{some_of(kept)} in {data_directory} could not be removed: {NO_RIGHT_CURE}"
+        raise ClusterFailed(f"{some_of(kept)} in {data_directory} could not be removed, the rest is: {NO_RIGHT_CURE}")
     if rest:
         return f"{data_directory} stays, because it holds files that are not the cluster's: {some_of(rest)}"
     with contextlib.suppress(OSError):  # a mount point stays

@@ -254,7 +254,7 @@ class LocalCluster:
             view = await self.look()
         before = None if view is None else state_of_view(view)
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
-        connected = await self.zookeeper.state()
+        connected = None if wipe else await self.zookeeper.state()
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
         state, after = before, None if wipe else await self.zookeeper.state()
         if after is not None:

@@ -4,7 +4,6 @@ is left unknown."""
 import asyncio
 import errno
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
-from minibroker.local_cluster import local_cluster
+from minibroker.local_cluster import cluster_zookeeper, local_cluster
 from minibroker.local_cluster.broker_process import configuration_file
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
@@ -313,10 +312,41 @@ def test_a_cluster_is_not_down_while_a_process_uses_its_logs(tmp_path: Path, opt
     assert lock.exists()
 
 
-def test_data_that_could_not_be_removed_is_not_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as files of another user."""
+@pytest.mark.parametrize(("stays", "is_file"), [("broker-1", False), ("zookeeper", False), ("broker-1.log", True)])
+def test_data_that_could_not_be_removed_is_not_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: str, is_file: bool
+) -> None:
+    """Such as files of another user. Once the exit code was 0, 'its data is removed' was said beside a ZooKeeper's file
+    that stayed, and 'the data stays' beside a broker's, though the rest was gone. One file ended the removal."""
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
-    (tmp_path / "broker-1").mkdir()
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    result = CliRunner().invoke(minibroker, ["cluster", "down", "--wipe", "--json", "--data-dir", str(tmp_path)])
-    assert json.loads(result.stdout)["wiped"] is False
+    for name in ("broker-1", "zookeeper"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broker-1.log").touch()
+    real_rmtree, real_unlink = shutil.rmtree, Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name == stays:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        real_unlink(path, missing_ok)
+
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: None if path.name == stays else real_rmtree(path))
+    monkeypatch.setattr(Path, "unlink", unlink)
+    result = CliRunner().invoke(minibroker, ["cluster", "down", "--wipe", "--data-dir", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: {stays} in {tmp_path} could not be removed, the rest is: run this as its")
+    assert os.listdir(tmp_path) == [stays]
+
+
+async def test_a_wipe_does_not_ask_zookeeper_what_it_would_not_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it waited for an external one that is gone, and told how to complete `cluster-state.json`."""
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1, zookeeper="gone:2181").record)
+    asked: list[str] = []
+
+    async def ask(connect: str) -> None:
+        asked.append(connect)
+
+    monkeypatch.setattr(cluster_zookeeper, "ask_zookeeper", ask)
+    assert await LocalCluster.open(tmp_path).down(wipe=True) == []
+    assert asked == []
