@@ -215,7 +215,10 @@ def _by_name(inventory: Inventory) -> dict[str, list[ReplicaFacts]]:
 def _replaced(
     inventory: Inventory, fresh: Inventory, results: list[PartitionResult], rechecked: list[PartitionResult]
 ) -> tuple[Inventory, list[PartitionResult]]:
-    newer = {(result.topic, result.partition): result for result in rechecked}
+    # The list of acknowledged records names others, too, whose replicas were not read again.
+    newer = {
+        (each.topic, each.partition): each for each in rechecked if f"{each.topic}-{each.partition}" in fresh.expected
+    }
     kept = tuple(facts for facts in inventory.replicas if f"{facts.topic}-{facts.partition}" not in fresh.expected)
     merged = msgspec.structs.replace(
         inventory,

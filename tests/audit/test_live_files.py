@@ -134,6 +134,23 @@ def test_what_vanishes_while_it_is_read_is_looked_for_again(tmp_path: Path, monk
     assert Kind.CHANGED_WHILE_READ not in {item.kind for item in report.findings}
 
 
+def test_partitions_that_are_not_read_again_keep_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention removed files of one partition while they were read. The second look read the list of acknowledged
+    records, too, and called all those of the other partition missing: 'on 0 of 0 replicas'."""
+    cluster = PlantedCluster(tmp_path)
+    other = TopicPartition("other", 0)
+    for partition in (LINES, other):
+        cluster.write(partition, encode(SUCCESSOR))
+    stale = discover([str(cluster.root)])
+    for broker in cluster.brokers:
+        cluster.replica(broker, LINES).file(0).rename(cluster.replica(broker, LINES).file(0, ".log.deleted"))
+    discover_stale_first(monkeypatch, stale)
+    acked = str(cluster.write_acked(other, SUCCESSOR))
+    report = run.run_audit([str(cluster.root)], "local", acked=acked)
+    (result,) = (each for each in report.partitions if each.topic == other.topic)
+    assert (result.verdict, len(result.replicas), result.findings) == (PartitionVerdict.IDENTICAL, 3, ())
+
+
 def test_files_that_only_some_readers_see_end_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a Spark cluster whose executors do not all see the same paths."""
     cluster = PlantedCluster(tmp_path)
