@@ -43,8 +43,9 @@ def scan_batches(
     file: File, position: int, end: int, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch in [position, end), after all checks of `check_batch`. Raises CorruptBatch, with
-    the position in the file, at the first batch that is not whole and sound."""
-    buffer = memoryview(bytearray(min(chunk_bytes, end - position)))
+    the position in the file, at the first batch that is not whole and sound. Nothing if `position` is at the end, or
+    behind it: the file may have been cut since."""
+    buffer = memoryview(bytearray(max(0, min(chunk_bytes, end - position))))
     while position < end:
         chunk_start = position
         view = _read(file, position, buffer[: end - position])

@@ -39,7 +39,7 @@ def scrubbed(log: PartitionLog, machine: Machine, number: int = 0, piece: int = 
         "offset": segment.base_offset,
     }
     scrub = SegmentScrub(**{**fields, **changes})
-    read = 0
+    read = scrub.position
     while not scrub.is_done:
         before = scrub.position
         read += scrub.read_piece(machine.disk(), piece, SMALL.index_interval_bytes)
@@ -68,6 +68,18 @@ def test_a_segment_whose_last_batches_are_gone_is_suspected(machine: Machine, pi
     file.close()
     suspicion = scrubbed(log, machine, 0, piece).suspicion
     assert suspicion == f"it is cut at {positions[-1]} of {log.segments[0].size} bytes"
+
+
+def test_a_segment_that_was_cut_below_what_was_read_is_suspected(machine: Machine) -> None:
+    """A follower truncates its log while it is read in pieces (seed 70335540042): that ended the broker as a bug. The
+    suspicion is looked into on the loop."""
+    log = closed_segments(machine)
+    segment, positions = log.segments[0], [position for position, _ in log.segments[0].headers_from(0)]
+    file = machine.disk().open(segment.log_path)
+    file.truncate(positions[1])
+    file.close()
+    scrub = scrubbed(log, machine, position=positions[2], offset=segment.base_offset + 2)
+    assert scrub.suspicion == f"it is cut at {positions[2]} of {segment.size} bytes"
 
 
 @pytest.mark.parametrize("missing", [1, -1])
