@@ -81,9 +81,9 @@ class Repairs:
         self._unfinished: dict[TopicPartition, Partition] = {}
         """Replicas whose repair this process has begun. Not all have a log set aside: its directory may be gone."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
-        """Damaged replicas that could not begin their repair for lack of room on the disk, while a checkpoint was being
-        written, or because an entry is in the way; and those that may have refused the order to begin it, because they
-        were offline before."""
+        """Damaged replicas that could not begin their repair for lack of room on the disk or of a descriptor, while a
+        checkpoint was being written, or because an entry is in the way; and those that may have refused the order to
+        begin it, because they were offline before."""
 
     def loaded(self, partition: Partition) -> None:
         """A replica was loaded at the start, possibly damaged."""
@@ -125,7 +125,10 @@ class Repairs:
             self._partition_changed(damaged)
             partition = self._opened(topic_partition, topic_id, topic_config)
         except OutOfDescriptors:
-            self._disk.wait_for_descriptor(topic_partition, None)
+            if self._partitions.get(topic_partition) is damaged:
+                self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
+            else:  # only the new log is missing
+                self._disk.wait_for_descriptor(topic_partition, None)
             return damaged
         except DiskError as error:
             self._disk.failed(error)

@@ -173,18 +173,33 @@ def test_a_replica_that_was_offline_when_it_got_the_order_to_begin_its_repair_be
 
 
 @pytest.mark.parametrize(
-    ("error", "goes_on"), [(DiskError("broken"), False), (DiskFull("no room"), True), (OutOfDescriptors("none"), False)]
+    ("error", "goes_on"), [(DiskError("broken"), False), (DiskFull("no room"), True), (OutOfDescriptors("none"), True)]
 )
 def test_a_repair_that_cannot_begin_is_told_and_begins_when_there_is_room(error: DiskError, goes_on: bool) -> None:
-    """Without a descriptor the broker waits for one, and then orders the repair again."""
+    """Also when there is a descriptor again: the controller sends no second order (seed 17500141)."""
     broker, partition = RepairedBroker(), TopicPartition("a", 0)
     broker.error = error
     assert broker.damage_at(0) == []
-    assert broker.told == [(partition, None) if isinstance(error, OutOfDescriptors) else error]
+    assert broker.told == ([] if isinstance(error, OutOfDescriptors) else [error])
     broker.error = None
     broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
     broker.repairs.go_on()
     assert broker.set_aside == ([partition] if goes_on else [])
+
+
+def test_a_repair_whose_new_log_cannot_be_created_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the controller is told that it may be created: without a log no replica is offline."""
+    broker, partition = RepairedBroker(), TopicPartition("a", 0)
+
+    def opened(*_: object) -> Replica:
+        raise OutOfDescriptors("none")
+
+    monkeypatch.setattr(broker.repairs, "_opened", opened)
+    assert broker.damage_at(0) == []
+    assert (broker.told, broker.set_aside) == ([(partition, None)], [partition])
+    broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
+    broker.repairs.go_on()
+    assert broker.set_aside == [partition]
 
 
 def test_a_repair_whose_directory_cannot_be_renamed_is_tried_again_until_the_entry_is_gone() -> None:
