@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from minibroker.local_cluster.local_cluster import LocalCluster
 
 ZOOKEEPER = "zookeeper"
-NAME = click.argument("name", metavar="ID|controller|leader:TOPIC-PARTITION|zookeeper")
+
+
+def _only_one(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> str:
+    """Click would say 'unexpected extra argument'."""
+    if len(names) > 1:
+        raise click.UsageError(f"{', '.join(names)}: one process at a time: run the command once for each", ctx)
+    return names[0]
+
+
+NAME = click.argument(
+    "name", nargs=-1, required=True, callback=_only_one, metavar="ID|controller|leader:TOPIC-PARTITION|zookeeper"
+)
 
 
 def _on_process(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[str, Any]]]], Callable[..., int]]:

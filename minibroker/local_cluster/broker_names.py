@@ -7,6 +7,11 @@ from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.similar_names import suggestion
 
+ALL_CURE = (
+    "`minibroker cluster start` without a name starts all that are down, and `minibroker cluster down` stops all; the"
+    " other commands take one process at a time"
+)
+
 
 class BadBrokerName(ClusterFailed):
     """The text can name no broker of any cluster."""
@@ -25,6 +30,8 @@ async def resolve(cluster: LocalCluster, name: str) -> int:
             raise ClusterFailed("there is no controller now: try again in a few seconds")
     elif name.startswith("leader:"):
         broker_id = await _leader_of(cluster, name.removeprefix("leader:"))
+    elif name == "all":
+        raise BadBrokerName(f"'all' is no process of a cluster: {ALL_CURE}")
     else:
         known = "a number, 'controller', 'leader:TOPIC-PARTITION' or 'zookeeper'"
         meant = suggestion(name, ("controller", "zookeeper"))

@@ -11,6 +11,7 @@ import pytest
 from click import Command
 from click.testing import CliRunner
 
+from minibroker.command_line import EXIT_USAGE
 from minibroker.commands.cluster_broker import kill, pause, resume, start, stop
 from minibroker.local_cluster import cluster_zookeeper, local_cluster
 from minibroker.local_cluster.broker_names import BadBrokerName, resolve_all
@@ -65,6 +66,28 @@ async def test_all_names_that_mean_no_broker_are_told(tmp_path: Path) -> None:
         await resolve_all(LocalCluster(tmp_path), ["1", "7", "8"])
     with pytest.raises(BadBrokerName):
         await resolve_all(LocalCluster(tmp_path), ["7", "boss"])
+
+
+@pytest.mark.parametrize("command", [kill, pause, resume, start, stop])
+def test_all_is_no_name_and_the_commands_for_all_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command
+) -> None:
+    """`cluster start all` was told which names there are, and not that it needs none."""
+    cluster = LocalCluster(tmp_path)
+    monkeypatch.setattr(LocalCluster, "open", lambda directory: cluster)
+    printed = CliRunner().invoke(command, ["all", "--data-dir", str(tmp_path)])
+    assert printed.exit_code == EXIT_USAGE
+    assert "'all' is no process of a cluster" in printed.stderr
+    assert "`minibroker cluster start" in printed.stderr
+    assert "without a name starts all that are down, and `minibroker cluster down" in printed.stderr
+
+
+@pytest.mark.parametrize("command", [kill, pause, resume, stop])
+def test_several_processes_are_refused_in_plain_words(tmp_path: Path, command: Command) -> None:
+    """Once it was 'Got unexpected extra argument (2)'."""
+    printed = CliRunner().invoke(command, ["1", "2", "--data-dir", str(tmp_path)])
+    assert printed.exit_code == EXIT_USAGE
+    assert "1, 2: one process at a time: run the command once for each" in printed.stderr
 
 
 class ZooKeeper:
