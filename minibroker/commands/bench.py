@@ -49,7 +49,7 @@ COMMANDS = {
     multiple=True,
     help="Measure minibroker alone (the default), or with `--peer kafka` a real Kafka in turn with it.",
 )
-@click.option("--cases", metavar="NAME,...", default="", help="Only these; `produce-*` selects a prefix, `*` all.")
+@click.option("--cases", metavar="NAME,...", help="Only these; `produce-*` selects a prefix, `*` all.")
 @click.option(
     "--alternations", type=click.IntRange(1), metavar="N", help=f"Rounds per case.  [default: {ALTERNATIONS}]"
 )
@@ -85,7 +85,7 @@ COMMANDS = {
 def bench(
     context: click.Context,
     peers: tuple[str, ...],
-    cases: str,
+    cases: str | None,
     alternations: int | None,
     quick: bool,
     heap: str,
@@ -109,7 +109,7 @@ def bench(
     if context.invoked_subcommand is not None:
         return EXIT_FINE
     if rate is not None or topic is not None:
-        if rate is None or topic is None or cases or peers:
+        if rate is None or topic is None or cases is not None or peers:
             raise WrongUsage("--rate writes to a running cluster: give it with -t TOPIC, without --cases and --peer")
         return write_steadily(bootstrap_servers, topic, rate, seconds, record_bytes, as_json=as_json)
     chosen = _chosen(cases)
@@ -150,11 +150,14 @@ def bench(
     return EXIT_FINE
 
 
-def _chosen(cases: str) -> "list[Case]":
+def _chosen(cases: str | None) -> "list[Case]":
     from minibroker.bench.cases.catalogue import NoSuchCase, choose
 
+    names = [name.strip() for name in (cases or "").split(",") if name.strip()]
+    if cases is not None and not names:
+        raise WrongUsage("--cases names none: give NAME,.., or leave the option out for all that run by default")
     try:
-        return choose([name.strip() for name in cases.split(",") if name.strip()])
+        return choose(names)
     except NoSuchCase as error:
         raise WrongUsage(str(error)) from None
 

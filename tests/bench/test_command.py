@@ -53,6 +53,14 @@ def test_a_case_like_an_existing_one_names_that_one() -> None:
     assert "memory" not in result.output
 
 
+@pytest.mark.parametrize("cases", ["", " , "])
+def test_an_empty_list_of_cases_is_refused(cases: str) -> None:
+    """An unset variable of a script began half an hour of measuring."""
+    result = CliRunner().invoke(minibroker, ["bench", "--cases", cases])
+    assert result.exit_code == EXIT_USAGE
+    assert "--cases names none: give NAME,.., or leave the option out" in result.output
+
+
 @pytest.mark.parametrize("arguments", [["--rate", "5"], ["-t", "t"], ["--rate", "5", "-t", "t", "--cases", "memory"]])
 def test_a_rate_goes_with_a_topic_and_without_cases(arguments: list[str]) -> None:
     result = CliRunner().invoke(minibroker, ["bench", *arguments])
