@@ -19,7 +19,7 @@ from minibroker.client.public_client import PublicClient
 from minibroker.client.topics import topic_deletions
 from minibroker.client.topics import unknown_topics as find_unknown
 from minibroker.command_line import CommandFailed, ProgressLine, warn
-from minibroker.unknown_names import unknown_topics
+from minibroker.unknown_names import impossible_topics, unknown_topics
 
 LOOKING_AFTER_S = 1.0
 """A healthy broker answers a client's first request in milliseconds."""
@@ -34,13 +34,17 @@ async def require_topics(
     cluster: Cluster, names: Sequence[str], timeout_ms: float, *, or_deletions: bool = False
 ) -> None:
     """Raise CommandFailed, with similar names, if no broker knows some of these topics. Brokers forget a topic when its
-    deletion begins: that is told, or with `or_deletions` accepted. Raises MinibrokerError."""
+    deletion begins: that is told, or with `or_deletions`, for topics that are to be deleted, accepted. Raises
+    MinibrokerError."""
+    impossible = impossible_topics(names)
+    if impossible is not None:
+        raise CommandFailed(impossible)
     unknown, known = await find_unknown(cluster, names, Deadline(timeout_ms))
     if unknown:
         marked = await topic_deletions(cluster)
         missing = [name for name in unknown if name not in marked]
         texts = [marked[name] for name in unknown if name in marked and not or_deletions]
-        texts += [unknown_topics(missing, known)] if missing else []
+        texts += [unknown_topics(missing, known, may_create=not or_deletions)] if missing else []
         if texts:
             raise CommandFailed("; ".join(texts))
 

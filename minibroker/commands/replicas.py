@@ -72,10 +72,10 @@ async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
 async def require_described(view: "ClusterView", topics: Collection[str] | None, servers: str) -> None:
     """Raise CommandFailed, with similar names, for topics that the view lacks. Raises NoAnswer."""
     from minibroker.observation.broker_queries import BrokerQueries
-    from minibroker.unknown_names import unknown_topics
+    from minibroker.unknown_names import impossible_topics, unknown_topics
 
     missing = sorted({*(topics or ())} - {partition.topic for partition in view.partitions})
     if missing:
         async with BrokerQueries() as queries:
             known = [topic.name for topic in (await queries.metadata(servers)).topics]
-        raise CommandFailed(unknown_topics(missing, known))
+        raise CommandFailed(impossible_topics(missing) or unknown_topics(missing, known))

@@ -152,6 +152,29 @@ def test_all_names_that_no_broker_knows_are_told() -> None:
     cluster.run(main)
 
 
+def test_a_name_that_no_topic_may_have_is_told_as_such() -> None:
+    """`consume lines/1` was told INVALID_TOPIC_EXCEPTION only."""
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(CommandFailed, match=r"^'lines/1' is no topic's name: .*letters, digits.*a topic alone"):
+                await require_topics(admin._cluster, ["lines", "lines/1"], 5_000)
+
+    cluster = with_deletion()
+    cluster.run(main)
+
+
+def test_a_deletion_of_an_unknown_topic_does_not_advise_to_create_it() -> None:
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(CommandFailed) as failed:
+                await require_topics(admin._cluster, ["nope"], 5_000, or_deletions=True)
+            assert failed.value.message == "there is no topic 'nope'. `minibroker topic list` prints all topics"
+
+    cluster = with_deletion()
+    cluster.run(main)
+
+
 def test_a_topic_of_which_the_deletion_has_begun_is_told_as_such() -> None:
     """Brokers have forgotten it: once it was only unknown. A deletion that is repeated accepts it."""
 
