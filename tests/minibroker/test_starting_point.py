@@ -56,3 +56,17 @@ def test_a_range_with_too_many_colons_is_named_as_it_was_typed() -> None:
     """Once '1:2' was told to be no offset."""
     with pytest.raises(BadStartingPoint, match=r"^'1:2:3' has more than one colon: give FROM or FROM:TO"):
         parse_range("1:2:3")
+
+
+@pytest.mark.parametrize(
+    ("text", "date"), [("@2027", "2027-01-01"), ("@2020-01-01:@2027", "2027-01-01"), ("@20270131", "2027-01-31")]
+)
+def test_a_date_in_digits_alone_is_not_taken_for_milliseconds(text: str, date: str) -> None:
+    """`@2027` was two seconds after the beginning of 1970, so everything was read."""
+    with pytest.raises(BadStartingPoint, match=f"is a date or milliseconds: give @{date}, or @02027"):
+        parse_range(text)
+
+
+def test_milliseconds_that_look_like_a_date_are_written_with_a_zero() -> None:
+    assert parse_start("@02027") == StartingPoint(StartKind.TIME, 2027)
+    assert parse_start("@3027") == StartingPoint(StartKind.TIME, 3027)
