@@ -14,12 +14,13 @@ Owns: the fields and what they mean. Leaves to others: reading lines, sending, a
 """
 
 import base64
+import json
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from minibroker.records.json_refusals import HEADER_FORMS, why_refused
+from minibroker.records.json_refusals import FIELDS, HEADER_FORMS, why_refused
 
 
 class BadRecord(ValueError):
@@ -56,6 +57,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode = msgspec.json.Decoder(_Line).decode
+_QUOTED = tuple(f'"{name}"'.encode() for name in FIELDS)
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -64,6 +66,8 @@ def parse_json_record(line: bytes) -> InputRecord:
     try:
         found = _decode(line)
         _refuse_two_names(found)
+        if any(line.count(name) > 1 for name in _QUOTED):
+            _refuse_repeated(line)
         value = found.payload if isinstance(found.value, UnsetType) else found.value
         if isinstance(value, UnsetType):
             raise BadRecord("has no field `value` (null is a null value)")
@@ -90,17 +94,27 @@ def _refuse_two_names(found: _Line) -> None:
         raise BadRecord("has `timestamp` and `ts`, two names of one field: give one")
 
 
+def _refuse_repeated(line: bytes) -> None:
+    """msgspec takes the last of several. Slow: only for lines in which a field's name stands twice, if only within a
+    value. (A name that is spelt with escapes is not found.)"""
+    pairs = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str).decode(line.decode())
+    names = [name for name, _ in pairs]  # of the outermost object
+    for name in FIELDS:
+        if names.count(name) > 1:
+            raise BadRecord(f"has `{name}` twice: give one")
+
+
 def _bytes(raw: msgspec.Raw, is_base64: bool) -> bytes | None:
     """Text is written as UTF-8, any other JSON as it was given: a reader may compare it, or check
     its signature."""
-    json = bytes(raw)
-    if json == b"null":
+    text_given = bytes(raw)
+    if text_given == b"null":
         return None
-    if not json.startswith(b'"'):
+    if not text_given.startswith(b'"'):
         if is_base64:
-            raise BadRecord(f"is not a record: {json.decode():.20} is no base64, which is text")
-        return json
-    text = _decode_text(json)
+            raise BadRecord(f"is not a record: {text_given.decode():.20} is no base64, which is text")
+        return text_given
+    text = _decode_text(text_given)
     return _decoded(text) if is_base64 else text.encode()
 
 

@@ -90,3 +90,32 @@ def test_what_consume_prints_as_json_can_be_produced_again(record: Read) -> None
 def test_a_refusal_knows_every_field_of_a_line() -> None:
     """Else it would call a field unknown that is taken."""
     assert {*FIELDS, *IGNORED} == {*json_records._Line.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (b'{"value": "a", "value": "b"}', "value"),
+        (b'{"payload": "a", "payload": "b"}', "payload"),
+        (b'{"value": "a", "key": "1", "key" : "2"}', "key"),
+        (b'{"value": {"key": 1}, "topic": "a", "topic": "b"}', "topic"),
+        (b'{"value": "a", "headers": {}, "headers": {"h": "1"}}', "headers"),
+    ],
+)
+def test_a_field_that_is_given_twice_is_refused(line: bytes, name: str) -> None:
+    """The first value was dropped silently."""
+    with pytest.raises(BadRecord, match=f"^has `{name}` twice: give one$"):
+        parse_json_record(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"value": {"value": 1, "key": 2, "value": 3}, "key": "k"}',
+        b'{"value": "\\"value\\": and \\"value\\":"}',
+        b'{"value": ["value", "key"], "key": "value"}',
+        b'{"value": ' + b"9" * 5_000 + b', "key": "value"}',
+    ],
+)
+def test_the_name_of_a_field_may_stand_in_a_value(line: bytes) -> None:
+    assert parse_json_record(line).value is not None
