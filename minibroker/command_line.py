@@ -249,6 +249,8 @@ def with_port(server: str, port: int = 9092) -> str:
     """`host` or `host:port` as host:port. Raises BadParameter unless the port is a number from 1 to 65535."""
     if "://" in server:
         raise click.BadParameter(f"'{server}' is a URL: give HOST:PORT alone, e.g. localhost:9092")
+    if not server.isprintable() or " " in server:
+        raise click.BadParameter(f"{server!r} is not HOST:PORT")
     host, colon, text = server.rpartition(":")
     if not colon or server.endswith("]"):
         return f"{server}:{port}"

@@ -203,6 +203,14 @@ def test_an_unknown_topic_is_named_with_a_similar_one(name: str, start: str) -> 
     assert f"`minibroker topic create -t {name}`" in text
 
 
+@pytest.mark.parametrize("server", ["a\nb:9092", "a b", "a\tb:9092"])
+def test_white_space_within_a_server_is_quoted_in_one_line(server: str) -> None:
+    """The newline of a list of one server a line split the error."""
+    result = CliRunner().invoke(minibroker, ["topic", "list", "-b", server])
+    assert result.exit_code == EXIT_USAGE
+    assert f"{server!r} is not HOST:PORT" in result.output
+
+
 def leave(callback: object) -> int:
     command = click.Command("try", callback=callback)  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as left:
