@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 OF_COMMIT = "commit"
 SPEED_VIRTUAL_SECONDS = 60
+WORKERS_MAX = 256
+"""Each is a process of a hundred megabytes."""
 
 
 @click.command()
@@ -84,7 +86,7 @@ SPEED_VIRTUAL_SECONDS = 60
     metavar="FILE",
     help="With --seeds: keep in this file what is done, and go on from there.",
 )
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
+@click.option("--workers", type=click.IntRange(1, WORKERS_MAX), metavar="N", help="With --seeds.  [default: all cores]")
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, writable=True),

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
-from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, WrongUsage
+from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, EXIT_USAGE, WrongUsage
 from minibroker.commands.simulate import _parse
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm import run
@@ -83,3 +83,10 @@ def test_seeds_are_a_number_or_a_range() -> None:
 def test_exactly_one_mode_must_be_given() -> None:
     for arguments in ([], ["--seed", "1", "--seeds", "2"], ["--speed", "--seed", "1"]):
         assert CliRunner().invoke(minibroker, ["simulate", *arguments]).exit_code != EXIT_FINE
+
+
+def test_workers_are_not_more_than_a_machine_can_hold() -> None:
+    """A million would have been started, as far as the memory goes."""
+    result = CliRunner().invoke(minibroker, ["simulate", "--seeds", "0", "--workers", "1000000"])
+    assert result.exit_code == EXIT_USAGE
+    assert "1000000 is not in the range 1<=x<=" in result.output
