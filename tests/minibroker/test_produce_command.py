@@ -286,6 +286,22 @@ def test_options_for_lines_are_refused_for_json(option: list[str]) -> None:
     assert (result.exit_code, "are for --input lines" in result.output) == (EXIT_USAGE, True)
 
 
+def test_a_list_of_acknowledged_records_is_not_overwritten(tmp_path: Path) -> None:
+    """It is what the audit needs, and a second `produce` of a script replaced it."""
+    report, lines = tmp_path / "acknowledged.tsv", tmp_path / "lines"
+    lines.touch()
+    report.write_text("a list")
+    arguments = ["-t", "t", "-b", "127.0.0.1:1", "--report", str(report), str(lines)]
+    result = CliRunner().invoke(produce, arguments)
+    assert result.exit_code == EXIT_COULD_NOT
+    assert f"{report} has content already: name another file for --report, or remove this one" in result.output
+    assert report.read_text() == "a list"
+    report.write_text("")  # of mktemp
+    assert "has content" not in CliRunner().invoke(produce, arguments).output
+    arguments[arguments.index(str(report))] = "/dev/null"
+    assert "has content" not in CliRunner().invoke(produce, arguments).output
+
+
 def test_a_word_that_is_no_file_may_have_been_meant_as_a_topic() -> None:
     result = CliRunner().invoke(produce, ["lines", "--input", "jsonl"])
     assert result.output == ("error: lines cannot be read: No such file or directory; a topic is named with -t lines\n")
