@@ -16,7 +16,6 @@ import click
 
 from minibroker.command_line import (
     EXIT_FINE,
-    EXIT_INTERRUPTED,
     SECONDS_MAX,
     CommandFailed,
     Seconds,
@@ -70,12 +69,9 @@ def top(
     events are printed, one per line, as they come.
     """
     screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not _can_draw() else LiveScreen()
-    try:
-        with _ending_tidily(screen), screen:
-            watching = _watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen)
-            run_async(_until_q(watching) if isinstance(screen, LiveScreen) and sys.stdin.isatty() else watching)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED if looks else EXIT_FINE  # Ctrl-C is the normal end of top
+    with _ending_tidily(screen), screen:
+        watching = _watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen)
+        run_async(_until_q(watching) if isinstance(screen, LiveScreen) and sys.stdin.isatty() else watching)
     return EXIT_FINE
 
 

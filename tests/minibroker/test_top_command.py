@@ -5,10 +5,13 @@ import os
 import signal
 import sys
 import termios
-from typing import cast
+from collections.abc import Coroutine
+from typing import Any, cast
 
 import pytest
 
+from minibroker.__main__ import minibroker
+from minibroker.command_line import EXIT_INTERRUPTED, run_command_line
 from minibroker.commands.top import SIDE_MAX, EventLines, LiveScreen, _can_draw, _ending_tidily, _until_q
 from minibroker.observation.cluster_view import ClusterView
 from tests.minibroker.test_cluster_view import view
@@ -71,6 +74,22 @@ def test_a_terminal_that_knows_no_escapes_gets_events(monkeypatch: pytest.Monkey
         monkeypatch.setenv("TERM", "dumb")
         assert not _can_draw()
     os.close(person)
+
+
+@pytest.mark.parametrize("command", ["top", "events"])
+def test_an_interrupt_has_one_exit_code_in_every_command(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """`top` ended with 0, `events` with 130."""
+
+    def interrupted(work: Coroutine[Any, Any, object], *_: object) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"minibroker.commands.{command}.run_async", interrupted)
+    monkeypatch.setattr(sys, "argv", ["minibroker", command])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        run_command_line(minibroker)
+    assert left.value.code == EXIT_INTERRUPTED
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
