@@ -28,6 +28,9 @@ COMMANDS = {
     ),
 }
 
+NOT_REGISTERED = "is not registered"
+"""The controller's words of a replica whose broker is down."""
+
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def partition() -> None:
@@ -171,6 +174,19 @@ def _describe(each: "ElectionPreview", accepts_loss: bool, leader: int | None) -
         click.echo(printable(f"  {_why_none(each, leader)}"))
         return
     click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
+    down = [found.broker_id for found in each.candidates if found.is_in_sync and found.problem == NOT_REGISTERED]
+    if down:
+        click.echo(f"  start {_named(down)} first, and less may be lost {_command(down)}")
+
+
+def _named(down: list[int]) -> str:
+    return f"broker{'s' if down[1:] else ''} {', '.join(map(str, down))}"
+
+
+def _command(down: list[int]) -> str:
+    """That starts them on this machine."""
+    them = "them" if down[1:] else "it"
+    return f"(`minibroker cluster start {' '.join(map(str, down))}`, if `cluster up` started {them})"
 
 
 def _why_none(each: "ElectionPreview", leader: int | None) -> str:
@@ -179,8 +195,9 @@ def _why_none(each: "ElectionPreview", leader: int | None) -> str:
         why = next((found.problem for found in each.candidates if found.broker_id == leader), "has no replica of it")
         return f"broker {leader} cannot be elected now: it {why}; {able} can (--leader)"
     damaged = [found.broker_id for found in each.candidates if "damaged log" in (found.problem or "")]
+    down = [found.broker_id for found in each.candidates if found.problem == NOT_REGISTERED]
     if not damaged:
-        return "no replica can be elected now"
+        return "no replica can be elected now" + (f"; start {_named(down)} {_command(down)}" if down else "")
     name = f"{each.topic_name}-{each.partition_index}"
     return (
         "no replica can be elected now; stop a broker with a damaged log:"

@@ -223,3 +223,18 @@ def test_a_question_without_an_answer_ends_its_line(monkeypatch: pytest.MonkeyPa
 
 def interrupted(*_: object, **__: object) -> bool:
     raise click.Abort
+
+
+def test_a_broker_that_is_only_down_is_to_be_started_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could be lost without it was told, and not that nothing is lost with it."""
+    result = run(monkeypatch, Controller(PREVIEW))
+    cure = "start broker 1 first, and less may be lost (`minibroker cluster start 1`, if `cluster up` started it)"
+    assert cure in " ".join(result.output.split())
+
+
+def test_without_a_replica_to_elect_brokers_that_are_down_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = [ElectionCandidate(broker_id=each, is_in_sync=True, problem="is not registered") for each in (1, 2)]
+    preview = structs.replace(PREVIEW, candidates=down, chosen=-1, error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    result = run(monkeypatch, Controller(preview, preview))
+    cure = "no replica can be elected now; start brokers 1, 2 (`minibroker cluster start 1 2`, if `cluster up`"
+    assert cure in " ".join(result.output.split())
