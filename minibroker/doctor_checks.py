@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from minibroker.local_cluster import zookeeper_jars, zookeeper_process
+from minibroker.local_cluster.broker_process import was_killed
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.pasteable_cures import with_data_directory
@@ -43,6 +44,7 @@ BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
 HEALS_CURE = "start the brokers that are down; where another replica leads, it recovers by itself"
 PARTITIONS_SHOWN = 10
+PROCESSES = Path("/proc")
 OTHER_PORTS = "choose other ports (--port, --zookeeper-port)"
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[spark]'"
 
@@ -244,9 +246,23 @@ def _check_port(port: int, owner: PortOwner | str | None, others_may: bool) -> D
     if Path(owner.command.partition(" ")[0]).name == "docker-proxy":  # to kill it would cut the container off
         cure = f"stop the container that `docker ps --filter publish={port}` names, or {OTHER_PORTS}"
         return DoctorFinding(name, others_may, "held by a container", None if others_may else cure)
-    cure = f"kill {owner.pid}, or {OTHER_PORTS}"
+    service = _service_of(owner.pid)
+    if service is None or service == _service_of(os.getpid()):
+        cure = f"kill {owner.pid}, or {OTHER_PORTS}"
+    else:  # systemd would start it again, and it may be the broker of this host
+        cure = f"systemctl stop {service}, or {OTHER_PORTS}, or give -b if it is the broker to check"
     what = f"held by pid {owner.pid} ({owner.command})"
     return DoctorFinding(name, others_may, what, None if others_may else cure)
+
+
+def _service_of(pid: int) -> str | None:
+    """The unit of systemd's that runs the process; None if none does, or if that cannot be read."""
+    try:
+        lines = (PROCESSES / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    paths = [line.rpartition(":")[2] for line in lines if ":/system.slice/" in line]
+    return next((Path(path).name for path in paths if path.endswith(".service")), None)
 
 
 def _named_ports(ports: Sequence[int]) -> str:
@@ -337,6 +353,8 @@ def check_local_brokers(directory: Path) -> list[DoctorFinding]:
             what = "; ".join(local.ended_by_themselves(broker_id)) or f"broker {broker_id} {how}"
             verb = "resume" if state == "paused" else "start"
             cure = with_data_directory(f"`minibroker cluster {verb} {broker_id}`", directory).strip("`")
+            is_refused = state == "dead" and not was_killed(local.process_log(broker_id))
+            cure = f"repair that, then {cure}" if is_refused else cure
             found.append(DoctorFinding(f"broker {broker_id}", False, what, cure))
     return found
 

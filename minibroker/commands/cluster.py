@@ -226,16 +226,20 @@ def _refuse_fewer_brokers(local: "LocalCluster", data_dir: Path) -> None:
 
 
 def _check_settings(local: "LocalCluster") -> None:
-    """Raise WrongUsage where a broker would refuse its settings."""
+    """Raise WrongUsage where a broker would refuse its settings, or two processes would have one port."""
     from minibroker.commands.broker import problem_of_settings
+    from minibroker.doctor_checks import OTHER_PORTS
     from minibroker.local_cluster.broker_process import (
         broker_settings,
         inherited_variables,
         problem_of_common_settings,
     )
+    from minibroker.local_cluster.cluster_file import shared_port
 
     if problem := problem_of_common_settings(local.record.settings):
         raise WrongUsage(problem)
+    if problem := shared_port(local.record):
+        raise WrongUsage(f"{problem}: {OTHER_PORTS}")
     for broker_id in local.broker_ids:
         settings = broker_settings(local.data_directory, local.record, broker_id)
         problem = problem_of_settings(settings, inherited_variables())
@@ -422,12 +426,16 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
     Leaves a snapshot of leaders, epochs and in-sync replicas for `minibroker audit DIR`.
     """
     from minibroker.local_cluster.cluster_file import is_unused, remove_failed_start
+    from minibroker.local_cluster.cluster_snapshot import why_no_state
     from minibroker.local_cluster.local_cluster import LocalCluster
+    from minibroker.protocol.files.cluster_state import CLUSTER_STATE
 
     async def end() -> list[str]:
         if wipe and remove_failed_start(data_dir):
             return []
-        return await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
+        problems = await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
+        is_told = wipe or any(CLUSTER_STATE in problem for problem in problems)
+        return problems if is_told else [*problems, *why_no_state(data_dir)]
 
     try:
         problems = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord, written
+from minibroker.local_cluster.cluster_file import (
+    PRIVATE_FILE,
+    PRIVATE_UMASK,
+    START_CURE,
+    BrokerRecord,
+    ClusterRecord,
+    written,
+)
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 
 SESSION_TIMEOUT_MS = 3_000
@@ -36,6 +43,7 @@ ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG
 HEAD_OF_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \S+ [A-Z]+ \S+: )?(broker \d+: )?")
 """Time, level and logger of a line, and the broker that it is of."""
 
+NOTHING = "(nothing)"
 _CHILDREN: list["subprocess.Popen[bytes]"] = []
 """Kept, because Popen warns when it is collected while its process runs, and these processes outlive this one."""
 
@@ -128,6 +136,17 @@ def _environment() -> dict[str, str]:
     return environment | {"PYTHONPATH": os.pathsep.join([here, *(path for path in others if path != here)])}
 
 
+def ended_problems(logs: Mapping[int, Path]) -> list[str]:
+    """As `ended_brokers`, each with its cure. What refused to run would refuse again."""
+    cures = [START_CURE if was_killed(path) else f"after a repair, {START_CURE}" for path in logs.values()]
+    return [f"{sentence}; {cure}" for sentence, cure in zip(ended_brokers(logs), cures, strict=True)]
+
+
+def was_killed(path: Path) -> bool:
+    """Of a broker that ended by itself: does its log name no reason?"""
+    return _reason_of(path) in (None, NOTHING)
+
+
 def ended_brokers(logs: Mapping[int, Path]) -> list[str]:
     """A sentence for each broker that ended by itself, with the reason as far as its log shows it. Brokers end together
     where all refuse the same, so a reason that differs in numbers only is told once."""
@@ -149,7 +168,7 @@ def ended_brokers(logs: Mapping[int, Path]) -> list[str]:
 def _reason_of(path: Path) -> str | None:
     """The last line of a log, as a sentence without its time; None if it is an ordinary one."""
     lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    last = lines[-1] if lines else "(nothing)"
+    last = lines[-1] if lines else NOTHING
     if ORDINARY_LINE.search(last):
         return None
     if last.startswith("{"):

@@ -33,6 +33,7 @@ from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState,
 from minibroker.protocol.ids import MAX_INT32
 
 CLUSTER_FILE = "cluster.json"
+START_CURE = "`minibroker cluster start` starts it again"
 STATE_FILE = CLUSTER_STATE
 LOCK_FILE = "cluster.lock"
 LOCK_TIMEOUT_S = 10.0
@@ -143,6 +144,17 @@ def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRec
         zookeeper = ZooKeeperRecord(connect=f"127.0.0.1:{requested.zookeeper_port}", port=requested.zookeeper_port)
     settings = {name: value for name, value in (earlier.settings | requested.settings).items() if value}
     return ClusterRecord(zookeeper=zookeeper, brokers=brokers, settings=settings)
+
+
+def shared_port(record: ClusterRecord) -> str | None:
+    """That two processes would have one port; None if each has its own."""
+    users: dict[int, list[str]] = {}
+    for broker_id, broker in record.brokers.items():
+        users.setdefault(broker.port, []).append(f"broker {broker_id}")
+    if record.zookeeper.port is not None:
+        users.setdefault(record.zookeeper.port, []).append("ZooKeeper")
+    several = [f"port {port} is for {' and '.join(names)}" for port, names in users.items() if len(names) > 1]
+    return "; ".join(several) or None
 
 
 def refuse_fewer_brokers(data_directory: Path, earlier: ClusterRecord, now: ClusterRecord) -> None:

@@ -7,13 +7,14 @@ until the last broker has written its witness. If ZooKeeper cannot be read, only
 import asyncio
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster, read_cluster_from_zookeeper
 from minibroker.observation.cluster_view import ClusterView
-from minibroker.protocol.files.cluster_state import VERSION, ClusterState, PartitionSnapshot
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, VERSION, ClusterState, PartitionSnapshot
 from minibroker.protocol.wire.messages import MetadataPartition, ReplicaStateDescription
 
 ZOOKEEPER_TIMEOUT_S = 10.0
@@ -54,6 +55,14 @@ def _snapshot(
         replicas=tuple(known.replica_nodes),
         topic_id=topic_id,
     )
+
+
+def why_no_state(data_directory: Path) -> list[str]:
+    """After a stop of processes that had all ended before, which told it nothing; empty if it is there."""
+    if (data_directory / CLUSTER_STATE).exists():
+        return []
+    cure = "`minibroker cluster up`, then `minibroker cluster down` write it"
+    return [f"{CLUSTER_STATE} was not written: neither a broker nor ZooKeeper could be asked. For the audit, {cure}"]
 
 
 async def ask_zookeeper(connect: str) -> ClusterState | None:

@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from minibroker.local_cluster import zookeeper_process
-from minibroker.local_cluster.broker_process import configuration_file, ended_brokers, start_broker
+from minibroker.local_cluster.broker_process import configuration_file, ended_brokers, ended_problems, start_broker
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
+    START_CURE,
     ClusterFailed,
     ClusterMissing,
     ClusterRecord,
@@ -61,7 +62,6 @@ Tell = Callable[[str], None]
 NO_STATE = "without it `minibroker audit` has less to compare the logs with"
 STATUS = "until the next start `minibroker cluster status` says that"
 RUNS_ON = "the cluster keeps running"
-START_CURE = "`minibroker cluster start` starts it again"
 
 
 class LocalCluster:
@@ -354,8 +354,7 @@ class LocalCluster:
 
     def process_problems(self) -> list[str]:
         """Processes that are paused or down while others run, or ended by themselves, each with its cure."""
-        found = [f"{each}; {START_CURE}" for each in self.ended_by_themselves(*self.broker_ids)]
-        found += self.paused(*self.broker_ids)
+        found = ended_problems(self._logs_of_dead(self.broker_ids)) + self.paused(*self.broker_ids)
         down = [each for each in self.broker_ids if self.process_state(each) == "down" and self.running_brokers()]
         found += [f"broker {each} is down: `minibroker cluster start {each}` starts it" for each in down]
         zookeeper = self.zookeeper.problem()
@@ -363,9 +362,10 @@ class LocalCluster:
 
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
         """Which of these brokers ended by themselves, with the end of their logs."""
-        return ended_brokers(
-            {each: self.process_log(each) for each in broker_ids if self.process_state(each) == "dead"}
-        )
+        return ended_brokers(self._logs_of_dead(broker_ids))
+
+    def _logs_of_dead(self, broker_ids: Sequence[int]) -> dict[int, Path]:
+        return {each: self.process_log(each) for each in broker_ids if self.process_state(each) == "dead"}
 
     def paused(self, *broker_ids: int) -> list[str]:
         """Which of these brokers are paused, with the cure."""

@@ -131,6 +131,31 @@ def test_a_port_of_a_container_is_no_process_to_kill(monkeypatch: pytest.MonkeyP
     assert doctor_checks.check_ports([9092], others_may=True) == expected
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "cure"),
+    [
+        ("0::/system.slice/minibroker-broker.service\n", "systemctl stop minibroker-broker.service"),
+        ("1:name=systemd:/system.slice/kafka.service\n0::/\n", "systemctl stop kafka.service"),
+        ("0::/user.slice/user-0.slice/session-1.scope\n", "kill 77"),
+        ("0::/system.slice/ci.service\n", "kill 77"),
+    ],
+)
+def test_a_service_is_no_process_to_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, cure: str
+) -> None:
+    """systemd starts it again. `ci.service` is the one that this process is in, too."""
+    for pid, text in ((77, cgroup), (os.getpid(), "0::/system.slice/ci.service\n")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(text)
+    monkeypatch.setattr(doctor_checks, "PROCESSES", tmp_path)
+    monkeypatch.setattr(doctor_checks, "_port_owner", lambda port: PortOwner(77, "python -m minibroker broker"))
+    monkeypatch.setattr(doctor_checks, "cluster_of_process", lambda pid: None)
+    (finding,) = doctor_checks.check_ports([9092])
+    others = "choose other ports (--port, --zookeeper-port)"
+    asked = "" if cure.startswith("kill") else ", or give -b if it is the broker to check"
+    assert finding.cure == f"{cure}, or {others}{asked}"
+
+
 def test_the_broker_that_was_asked_about_is_no_process_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a host of docs/DEPLOYMENT.md the doctor with -b found every port held by what it had just found healthy, and
     the cure was to kill the broker and ZooKeeper."""

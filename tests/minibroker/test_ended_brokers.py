@@ -83,3 +83,18 @@ async def test_a_cluster_that_is_not_healthy_keeps_running(tmp_path: Path, monke
     monkeypatch.setattr(cluster, "wait_healthy", not_healthy)
     with pytest.raises(ClusterFailed, match="t-0 has no leader; the cluster keeps running: see `minibroker cluster"):
         await cluster.up(keep_running=True)
+
+
+def test_a_broker_that_refused_to_run_is_not_only_started_again(
+    tmp_path: Path, logs: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over an older copy of ZooKeeper's data it would refuse again."""
+    cluster = LocalCluster(tmp_path, 3)
+    monkeypatch.setattr(cluster, "process_state", lambda _: "dead")
+    refused, same, _ = cluster.process_problems()[:3]
+    assert refused.endswith(f"{REFUSAL.format(1)}; after a repair, `minibroker cluster start` starts it again")
+    assert same.endswith("as broker 1; after a repair, `minibroker cluster start` starts it again")
+    logs[1].write_text("2026-11-28 06:01:02,300 INFO minibroker: starts\n")
+    killed = cluster.process_problems()[0]
+    assert killed.endswith("; `minibroker cluster start` starts it again")
+    assert "after a repair" not in killed
