@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from minibroker.chaos.history.client_history import HistoryEvent
+from minibroker.chaos.history.history_file import BadHistory
 from minibroker.chaos.history.history_index import HistoryIndex
 from minibroker.chaos.history.placement import PLACEMENT_CHECKS
 from minibroker.chaos.history.poll_order import HighWatermarks, OffsetGaps, PollSteps
@@ -48,9 +49,13 @@ def check_history(events: Sequence[HistoryEvent], promise: Promise = PLAIN) -> l
 
 
 def judge_history(read: Callable[[], Iterable[HistoryEvent]], promise: Promise = PLAIN) -> Judgement:
-    """`read` begins at the first event each time it is called."""
+    """`read` begins at the first event each time it is called. Raises BadHistory."""
     found = Found()
     index = HistoryIndex(read(), promise.last_reader)
+    if promise.values_are_unique and index.sent_twice is not None:
+        raise BadHistory(
+            f"{index.sent_twice}, and records are told apart by their values: give each send a value of its own"
+        )
     lost_in_its_epoch = LostInItsEpoch(index, promise, found)
     lag = RealTimeLag()
     sends: list[EventCheck] = [check(index, promise, found) for check in (OwnOrder, FirstCopies, TwoWriters)]

@@ -119,6 +119,8 @@ class HistoryIndex:
         self._process_numbers: dict[str, int] = {}
         self.errors: dict[tuple[str, int], str] = {}
         """Of failed writes."""
+        self.sent_twice: str | None = None
+        """The first value that two sends name, and its partition; checks take all sends of a value for one."""
         for event in events:
             if event.f == "send":
                 self._take_send(event)
@@ -146,6 +148,9 @@ class HistoryIndex:
         for sent in event.sent:
             placed = self.partitions[sent.key]
             number = placed.number(sent.value)
+            before = placed.writer[number] != NONE if event.type == "invoke" else placed.outcome[number] != NEVER
+            if before and self.sent_twice is None:
+                self.sent_twice = f"{placed.name(number)} is sent twice in {sent.key}"
             placed.writer[number] = process
             if event.type == "invoke":
                 continue

@@ -34,6 +34,8 @@ class Promise(Struct, frozen=True, kw_only=True):
     """Where each partition begins at the end; retention removed what was in front."""
     deleting: frozenset[str] = frozenset()
     """Partitions of which readers may skip what retention deleted before they reached it."""
+    values_are_unique: bool = False
+    """A value that is sent twice in a partition is an error of who wrote the history: it cannot be judged."""
 
 
 class Anomaly(Struct, frozen=True):

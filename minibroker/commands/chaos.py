@@ -263,13 +263,15 @@ def _execute(options: Any, tell: Any) -> "ChaosReport":
     from minibroker.chaos.run.execution import execute
     from minibroker.chaos.run.opening import run_on
     from minibroker.harness.cluster import UnsupportedByBackend
-    from minibroker.harness.container_engine import ComposeFailed
+    from minibroker.harness.container_engine import ComposeFailed, compose_command
     from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed
     from minibroker.local_cluster.teardown import TeardownTimedOut
     from minibroker.local_cluster.zookeeper_jars import MissingZooKeeper
     from minibroker.local_cluster.zookeeper_process import MissingJava, PortTaken, ZooKeeperFailed
 
     try:
+        if options.backend == "compose":
+            compose_command()  # before the run has a directory
         return run_on(options.backend, execute(options, tell))
     except NoPlace as error:
         raise CommandFailed(f"no lie can be planted: {error}; give it more time or a higher --rate") from None
@@ -410,6 +412,7 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, las
         knows_all_sends=all_sends,
         is_final=not unfinished,
         last_reader=last_reader,
+        values_are_unique=True,
     )
     progress = ProgressLine()
     try:

@@ -110,3 +110,22 @@ def test_what_the_last_reader_of_a_run_did_not_see_is_missing(tmp_path: Path, wo
     lines = [json.dumps({"index": n, "time_ns": n, **event}) + "\n" for n, event in enumerate(events)]
     (tmp_path / "history.jsonl").write_text("".join(lines))
     assert told in CliRunner().invoke(check, [str(tmp_path), *words]).stdout
+
+
+def test_a_run_in_containers_without_an_engine_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It left a directory with an empty log."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = tmp_path / "chaos"
+    result = CliRunner().invoke(run, ["--backend", "compose", "--seed", "7", "--faults", "kill", "--out", str(out)])
+    assert (result.exit_code, result.stdout) == (EXIT_COULD_NOT, "")
+    assert "no Docker engine answers" in result.stderr
+    assert not out.exists()
+
+
+def test_a_history_that_sends_a_value_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    sent = '"process":"p","type":"ok","f":"send","sent":[{"key":"t-0","value":"a"}]'
+    file.write_text("".join(f'{{"index":{each},"time_ns":{each},{sent}}}\n' for each in (0, 1)))
+    result = CliRunner().invoke(check, [str(file)])
+    assert result.exit_code == EXIT_COULD_NOT
+    assert f"{file}: 'a' is sent twice in t-0" in result.stderr

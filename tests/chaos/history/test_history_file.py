@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from minibroker.chaos.history.client_history import Sent
+from minibroker.chaos.history.anomalies import judge_history
+from minibroker.chaos.history.client_history import HistoryEvent, Kind, Sent
 from minibroker.chaos.history.history_file import BadHistory, parse_history
+from minibroker.chaos.history.promise import Promise
 
 POLLED = (
     b'{"index":1,"time_ns":5,"process":"a","type":"ok","f":"poll","operation":0,"polled":[{"key":"t-0","value":"v",'
@@ -64,3 +67,32 @@ def test_records_may_be_named_by_the_acknowledgement_alone() -> None:
 def test_fields_of_other_programs_do_not_matter() -> None:
     (event,) = parse_history([FIRST[:-1] + b',"extra":1}', b""])
     assert event.process == "a"
+
+
+def send(index: int, kind: Kind, *values: str, operation: int | None = None) -> HistoryEvent:
+    sent = tuple(Sent("t-0", value) for value in values)
+    return HistoryEvent(index=index, time_ns=index, process="p", type=kind, f="send", operation=operation, sent=sent)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [send(0, "invoke", "a"), send(1, "invoke", "a")],
+        [send(0, "invoke", "b", "a", "a")],
+        [send(0, "ok", "a"), send(1, "fail", "a")],
+        [send(0, "invoke", "a"), send(1, "ok", "a", operation=0), send(2, "invoke", "a")],
+        [send(0, "invoke", "a"), send(1, "invoke"), send(2, "ok", "a", operation=1), send(3, "ok", "a", operation=0)],
+    ],
+)
+def test_a_value_that_is_sent_twice_is_refused(events: list[HistoryEvent]) -> None:
+    """One of its two outcomes replaced the other, so that the loss of a record could not be seen."""
+    told = r"^'a' is sent twice in t-0.*: give each send a value of its own"
+    with pytest.raises(BadHistory, match=told):
+        judge_history(lambda: events, Promise(values_are_unique=True))
+    judge_history(lambda: events)  # of a run of ours, whose load sees to that
+
+
+def test_a_value_may_be_sent_once_in_each_partition() -> None:
+    events = [send(0, "invoke", "a"), send(1, "ok", "a", operation=0)]
+    other = msgspec.structs.replace(send(2, "invoke"), sent=(Sent("t-1", "a"),))
+    assert judge_history(lambda: [*events, other], Promise(values_are_unique=True)).operations == 2
