@@ -198,12 +198,20 @@ def partition_problems(view: ClusterView) -> list[HealthProblem]:
         if view.broker(partition.leader_id) is None:
             waits = view.waits.get(name)
             why = f"; {waits}" if waits else ""
-            cure = f"`minibroker partition elect {name}` {ELECT_CURE}"
+            cure = _full_disk(view, isr) or f"`minibroker partition elect {name}` {ELECT_CURE}"
             found.append(HealthProblem(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}", cure))
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
-            found.append(HealthProblem(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
+            what = f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"
+            found.append(HealthProblem(what, _full_disk(view, missing)))
     return found + _replica_problems(view) + [HealthProblem(each) for each in _newer_epochs(view)]
+
+
+def _full_disk(view: ClusterView, broker_ids: list[int]) -> str | None:
+    """The cure where one of these brokers runs and has a full disk: to start brokers, or to accept a loss, is none."""
+    described = [(each.broker_id, each.description) for each in view.brokers if each.broker_id in broker_ids]
+    full = [broker_id for broker_id, answer in described if answer is not None and answer.log_directory == "full"]
+    return f"the disk of broker {full[0]} is full: {cures.MAKE_ROOM}" if full else None
 
 
 def _ignored_node_problems(view: ClusterView) -> list[HealthProblem]:

@@ -10,6 +10,7 @@ from minibroker.observation.cluster_view import (
     ClusterView,
     health_problems,
     partitions_of,
+    problems_of,
     view_cluster,
     with_present_leaders,
 )
@@ -261,3 +262,16 @@ async def test_where_no_other_broker_answers_its_old_knowledge_is_shown() -> Non
     found = await view_cluster(CutOff(("h:2", "h:3")), "h:1,h:2")
     assert found.controller_id == 1
     assert health_problems(found)
+
+
+def test_a_full_disk_is_the_cause_and_not_brokers_that_are_down() -> None:
+    """To start brokers, or to accept a loss, was the cure of what ends when there is room."""
+    full = on_directory(broker(1, replica("offline", 10)), "full", "no space left")
+    of_disk, leaderless = problems_of(view(leader=-1, one=full))
+    assert of_disk.cure == cures.MAKE_ROOM
+    assert leaderless.cure == f"the disk of broker 1 is full: {cures.MAKE_ROOM}"
+    full = on_directory(broker(3, replica("offline", 7)), "full", "no space left")
+    _, under_replicated = problems_of(view(isr=(1, 2), three=full))
+    assert under_replicated.cure == f"the disk of broker 3 is full: {cures.MAKE_ROOM}"
+    (other,) = problems_of(view(leader=-1, isr=(1, 2)))
+    assert "partition elect" in (other.cure or "")
