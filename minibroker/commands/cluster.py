@@ -305,8 +305,15 @@ def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
     click.echo(f"zookeeper {local.zookeeper.state_text()} at {zookeeper.connect}; data in {local.data_directory}")
 
 
+def _refuse_servers(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        other = f"`minibroker replicas --check -b {value}`"
+        raise click.UsageError(f"`cluster status` is of a cluster on this machine: of another one give {other}", ctx)
+
+
 @click.command()
 @data_dir_option
+@click.option("-b", "--bootstrap-servers", callback=_refuse_servers, expose_value=False, hidden=True)
 @timeout_option(15)
 @json_option
 @read_or_not()

@@ -38,6 +38,15 @@ def test_the_state_of_a_cluster_elsewhere_has_another_command(tmp_path: Path) ->
     assert result.output.endswith("; of a cluster elsewhere: `minibroker replicas --check -b HOST:PORT`\n")
 
 
+def test_the_state_of_brokers_that_are_named_has_another_command() -> None:
+    """`cluster status -b` was told that there is no such option."""
+    result = CliRunner().invoke(minibroker, ["cluster", "status", "-b", "host:9092"])
+    assert result.exit_code == 2
+    told = "is of a cluster on this machine: of another one give `minibroker replicas --check -b host:9092`"
+    assert told in " ".join(result.output.split())
+    assert "-b" not in CliRunner().invoke(minibroker, ["cluster", "status", "--help"]).output
+
+
 def test_a_broker_that_is_down_while_others_run_is_a_problem_with_its_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
