@@ -25,7 +25,9 @@ def _note_if_interrupted() -> Iterator[None]:
 
 
 @click.command()
-@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.argument(
+    "directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path, readable=False)
+)
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
 @click.option(
     "--acked",

@@ -1,5 +1,6 @@
 """What `minibroker audit` takes on its command line."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,13 @@ def test_a_second_list_is_refused_under_spark_submit(tmp_path: Path, capsys: pyt
         submit.main([str(tmp_path), *TWO_LISTS])
     assert ended.value.code == 2
     assert "--acked takes one list, and was given 2: audit once with each" in capsys.readouterr().err
+
+
+def test_a_directory_without_permission_is_left_to_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """click called it unreadable, a usage error without a cure; the audit names the right that is missing."""
+    audited: list[object] = []
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(run, "run_audit", lambda *given, **_: audited.append(given) or 0)
+    ended = CliRunner().invoke(audit, [str(tmp_path), "--engine", "local"])
+    assert "is not readable" not in ended.output
+    assert audited, ended.output
