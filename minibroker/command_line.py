@@ -261,12 +261,22 @@ def with_port(server: str, port: int = 9092) -> str:
 
 def named_values(texts: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
     """The texts `name=value` of a repeatable option. Raises BadParameter without `=`, and for a name given twice."""
+    for text in texts:
+        require_utf8(text, option)
     pairs = [text.partition("=") for text in texts]
     for number, (name, equals, _) in enumerate(pairs):
         if not equals or name in (earlier for earlier, _, _ in pairs[:number]):
             problem = f"{name} is given twice: give one value" if equals else f"'{name}' is not {form}"
             raise click.BadParameter(problem, param_hint=option)
     return {name: value for name, _, value in pairs}
+
+
+def require_utf8(text: str, option: str) -> None:
+    """Raise BadParameter for a text that was given in other bytes: no request can carry it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{text!a:.80} is not UTF-8", param_hint=option) from None
 
 
 def is_whole_number(text: str) -> bool:
@@ -304,10 +314,10 @@ def topics_option(*, required: bool = True, one: bool = False) -> Callable[[F], 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def with_topics(*arguments: Any, topics: tuple[str, ...], named: tuple[str, ...], **options: Any) -> Any:
-            from minibroker.long_names import refuse_long_topics
+            from minibroker.long_names import refuse_impossible_topics
 
             found = tuple(dict.fromkeys((*topics, *named)))
-            refuse_long_topics(found)
+            refuse_impossible_topics(found)
             if required and not found:
                 raise click.UsageError("which topic? Give -t TOPIC")
             if one and len(found) > 1:

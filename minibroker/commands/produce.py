@@ -27,6 +27,7 @@ from minibroker.command_line import (
     note,
     print_error,
     print_json,
+    require_utf8,
     run_async,
     timeout_option,
 )
@@ -165,6 +166,8 @@ def _topic_and_file(topics: tuple[str, ...], words: tuple[str, ...], *, names_it
     if len(chosen) > 1:
         cure = "give one, or the field `topic` of each object of --input jsonl"
         raise click.BadParameter(f"{', '.join(chosen)}: {cure}", param_hint="-t")
+    for topic in chosen:
+        require_utf8(topic, "-t")
     if len(rest) > 1:
         raise click.UsageError(f"{', '.join(rest)}: give one FILE")
     return (chosen[0] if chosen else None), (rest[0] if rest else "-")

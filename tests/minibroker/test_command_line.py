@@ -211,6 +211,17 @@ def test_white_space_within_a_server_is_quoted_in_one_line(server: str) -> None:
     assert f"{server!r} is not HOST:PORT" in result.output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["topic", "create", "t\udcff"], ["topic", "create", "t", "--set", "k=\udcff"], ["produce", "t\udcff"]],
+)
+def test_a_name_or_a_setting_that_is_not_utf_8_is_told_before_a_broker_is_asked(arguments: list[str]) -> None:
+    """It was told what Python's encoder cannot write."""
+    result = CliRunner().invoke(minibroker, [*arguments, "-b", "127.0.0.1:1"])
+    assert result.exit_code == EXIT_USAGE
+    assert "is not UTF-8" in result.output
+
+
 def leave(callback: object) -> int:
     command = click.Command("try", callback=callback)  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as left:
