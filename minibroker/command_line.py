@@ -261,6 +261,8 @@ def with_port(server: str, port: int = 9092) -> str:
 
 def named_values(texts: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
     """The texts `name=value` of a repeatable option. Raises BadParameter without `=`, and for a name given twice."""
+    from minibroker.long_names import require_utf8
+
     for text in texts:
         require_utf8(text, option)
     pairs = [text.partition("=") for text in texts]
@@ -269,14 +271,6 @@ def named_values(texts: Sequence[str], option: str, form: str = "KEY=VALUE") -> 
             problem = f"{name} is given twice: give one value" if equals else f"'{name}' is not {form}"
             raise click.BadParameter(problem, param_hint=option)
     return {name: value for name, _, value in pairs}
-
-
-def require_utf8(text: str, option: str) -> None:
-    """Raise BadParameter for a text that was given in other bytes: no request can carry it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise click.BadParameter(f"{text!a:.80} is not UTF-8", param_hint=option) from None
 
 
 def is_whole_number(text: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import click
 
-from minibroker.command_line import require_utf8
 from minibroker.protocol.ids import TOPIC_NAME_MAX_LENGTH
 
 
@@ -18,3 +17,11 @@ def refuse_impossible_topics(names: Iterable[str]) -> None:
         if len(name) > TOPIC_NAME_MAX_LENGTH:
             text = f"'{name}' is no topic's name: give at most {TOPIC_NAME_MAX_LENGTH} characters"
             raise click.BadParameter(text, param_hint="-t")
+
+
+def require_utf8(text: str, option: str) -> None:
+    """Raise BadParameter for a text that was given in other bytes: no request can carry it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{text!a:.80} is not UTF-8", param_hint=option) from None

@@ -27,10 +27,10 @@ from minibroker.command_line import (
     note,
     print_error,
     print_json,
-    require_utf8,
     run_async,
     timeout_option,
 )
+from minibroker.long_names import require_utf8
 
 if TYPE_CHECKING:
     from minibroker.client.producer.producer import Producer

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
-from minibroker.command_line import ProgressLine
+from minibroker.command_line import EXIT_USAGE, ProgressLine
 from minibroker.local_cluster.cluster_file import write_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation import cluster_view
@@ -57,6 +57,40 @@ def test_a_broker_that_is_down_while_others_run_is_a_problem_with_its_cure(
     assert cluster.process_problems() == ["broker 1 is down: `minibroker cluster start 1` starts it"]
     states[2] = "down"
     assert cluster.process_problems() == [], "`cluster up` is the cure of that"
+
+
+@pytest.mark.parametrize(
+    ("options", "port", "what"),
+    [
+        (["--port", "2180"], 2181, "broker 2 and ZooKeeper"),
+        (["--zookeeper-port", "9094"], 9094, "broker 3 and ZooKeeper"),
+    ],
+)
+def test_one_port_for_two_processes_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], port: int, what: str
+) -> None:
+    """ZooKeeper was started, and then its port was 'in use'."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # so that nothing starts if it is not refused
+    result = CliRunner().invoke(minibroker, ["cluster", "up", *options, "--data-dir", str(tmp_path / "new")])
+    assert result.exit_code == EXIT_USAGE
+    assert result.output == f"error: port {port} is for {what}: choose other ports (--port, --zookeeper-port)\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_stop_says_that_nothing_was_left_to_ask_for_the_audit(tmp_path: Path) -> None:
+    """After `kill -9` of all processes there was no cluster-state.json, and no word of it."""
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    down = ["cluster", "down", "--data-dir", str(tmp_path)]
+    result = CliRunner().invoke(minibroker, down)
+    assert (result.exit_code, result.stdout) == (0, f"down; the data stays in {tmp_path}\n")
+    assert result.stderr == (
+        "cluster-state.json was not written: neither a broker nor ZooKeeper could be asked. For the audit, `minibroker"
+        f" cluster up --data-dir {tmp_path}`, then `minibroker cluster down --data-dir {tmp_path}` write it\n"
+    )
+    (tmp_path / "cluster-state.json").touch()  # of the stop before
+    assert CliRunner().invoke(minibroker, down).stderr == ""
+    (tmp_path / "cluster-state.json").unlink()
+    assert CliRunner().invoke(minibroker, [*down, "--wipe"]).stderr == ""
 
 
 def test_the_line_of_a_wait_shows_the_time_and_no_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
 from minibroker.broker.configuration.config import load_config
-from minibroker.command_line import EXIT_USAGE
 from minibroker.local_cluster import cluster_file, local_cluster, zookeeper_process
 from minibroker.local_cluster.broker_names import BadBrokerName, resolve
 from minibroker.local_cluster.broker_process import configuration_file, configuration_text
@@ -468,40 +467,6 @@ def test_fewer_brokers_are_refused_before_anything_is_told(tmp_path: Path) -> No
         f"error: {tmp_path} holds the data of 4 brokers: give --brokers 4 or none, or remove the data with"
         f" `minibroker cluster down --wipe --data-dir {tmp_path}`\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "port", "what"),
-    [
-        (["--port", "2180"], 2181, "broker 2 and ZooKeeper"),
-        (["--zookeeper-port", "9094"], 9094, "broker 3 and ZooKeeper"),
-    ],
-)
-def test_one_port_for_two_processes_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], port: int, what: str
-) -> None:
-    """ZooKeeper was started, and then its port was 'in use'."""
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # so that nothing starts if it is not refused
-    result = CliRunner().invoke(minibroker, ["cluster", "up", *options, "--data-dir", str(tmp_path / "new")])
-    assert result.exit_code == EXIT_USAGE
-    assert result.output == f"error: port {port} is for {what}: choose other ports (--port, --zookeeper-port)\n"
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_stop_says_that_nothing_was_left_to_ask_for_the_audit(tmp_path: Path) -> None:
-    """After `kill -9` of all processes there was no cluster-state.json, and no word of it."""
-    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
-    down = ["cluster", "down", "--data-dir", str(tmp_path)]
-    result = CliRunner().invoke(minibroker, down)
-    assert (result.exit_code, result.stdout) == (0, f"down; the data stays in {tmp_path}\n")
-    assert result.stderr == (
-        "cluster-state.json was not written: neither a broker nor ZooKeeper could be asked. For the audit, `minibroker"
-        f" cluster up --data-dir {tmp_path}`, then `minibroker cluster down --data-dir {tmp_path}` write it\n"
-    )
-    (tmp_path / "cluster-state.json").touch()  # of the stop before
-    assert CliRunner().invoke(minibroker, down).stderr == ""
-    (tmp_path / "cluster-state.json").unlink()
-    assert CliRunner().invoke(minibroker, [*down, "--wipe"]).stderr == ""
 
 
 async def test_a_start_that_was_given_too_little_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
