@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.audit import run, submit
+from minibroker.audit.errors import AuditError
 from minibroker.commands.audit import audit
 
 TWO_LISTS = ["--acked", "first.tsv", "--acked", "second.tsv"]
@@ -33,9 +34,11 @@ def test_a_second_list_is_refused_under_spark_submit(tmp_path: Path, capsys: pyt
 
 def test_a_directory_without_permission_is_left_to_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """click called it unreadable, a usage error without a cure; the audit names the right that is missing."""
-    audited: list[object] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AuditError(f"{tmp_path} cannot be read")
+
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
-    monkeypatch.setattr(run, "run_audit", lambda *given, **_: audited.append(given) or 0)
+    monkeypatch.setattr(run, "run_audit", refuse)
     ended = CliRunner().invoke(audit, [str(tmp_path), "--engine", "local"])
-    assert "is not readable" not in ended.output
-    assert audited, ended.output
+    assert (ended.exit_code, ended.output) == (1, f"error: {tmp_path} cannot be read\n")
