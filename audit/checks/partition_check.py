@@ -63,6 +63,7 @@ def compare_partition(
     findings += commitment_findings + witnessed.findings + comparison.findings
     if comparison.uncompared:
         findings.append(_unproven(partition, contents, comparison.uncompared, is_live=not expected.stopped))
+    findings += [_unread(each) for each in current if each.is_unread]
     in_sync = tuple(sorted(commitment.in_sync or ()))
     records, acked_result = _acknowledged(partition, acked, contents, in_sync)
     findings += acked_result.findings
@@ -104,6 +105,19 @@ def _unproven(
         others=tuple(replica.broker for replica in holders),
         topic=partition.topic,
         partition=partition.partition,
+    )
+
+
+def _unread(replica: AuditedReplica) -> Finding:
+    facts = replica.facts
+    return finding(
+        Kind.UNPROVEN,
+        f"all {len(replica.segments)} segments of broker {replica.broker} were removed before they could be read (by"
+        " retention, or a truncation): nothing of this replica was compared",
+        broker=replica.broker,
+        topic=facts.topic,
+        partition=facts.partition,
+        file=facts.directory,
     )
 
 

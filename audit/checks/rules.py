@@ -47,6 +47,7 @@ def check_replica(replica: AuditedReplica) -> list[Finding]:
 
 
 def _check_reading(report: ReplicaReport) -> None:
+    unexplained = report.replica.unexplained
     for segment in report.replica.segments:
         for position, base_offset, reason in segment.undecodable:
             report.add(
@@ -63,6 +64,12 @@ def _check_reading(report: ReplicaReport) -> None:
                 offset=segment.base_offset,
                 file=segment.file,
             )
+        if segment in unexplained:
+            message = (
+                "the segment was removed while the audit ran, and no log start explains that (as it does with"
+                " retention): nothing shows what became of its records"
+            )
+            report.add(Kind.UNPROVEN, message, offset=segment.base_offset, file=segment.file)
 
 
 # offsets

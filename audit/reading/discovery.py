@@ -9,9 +9,9 @@ what it means.
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,11 +26,10 @@ from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.checks.topic_ids import ids_within_topics, partitions_left_out
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.linked_files import with_linked_files
-from minibroker.audit.reading.regular_files import read_regular
+from minibroker.audit.reading.log_starts import with_log_start
 from minibroker.audit.reading.replica import ReplicaFacts
-from minibroker.protocol.errors import ProtocolError
+from minibroker.audit.reading.small_files import read_parsed
 from minibroker.protocol.files import checkpoints
-from minibroker.protocol.files.checkpoints import OFFSETS_FILE_BYTES_MAX
 from minibroker.protocol.files.cluster_state import BYTES_MAX as STATE_BYTES_MAX
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, parse_cluster_state
 from minibroker.protocol.files.meta_properties import MetaProperties, parse_meta_properties
@@ -39,8 +38,6 @@ from minibroker.protocol.ids import TopicPartition
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 _BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")
-
-T = TypeVar("T")
 
 
 class DamagedFile(msgspec.Struct, frozen=True):
@@ -89,7 +86,7 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
             paths[real] = paths.get(real, False) or os.path.realpath(directory) != real
         read: list[tuple[str, str]] = []
         file = f"{directory}/{CLUSTER_STATE}"
-        state = _read_parsed(file, parse_cluster_state, read, STATE_BYTES_MAX)
+        state = read_parsed(file, parse_cluster_state, read, STATE_BYTES_MAX)
         states += [SourcedState(source=file, state=state)] if state is not None else []
         damage += [DamagedFile(None, file, reason) for file, reason in read]
     found: list[AuditedLogDirectory] = []
@@ -100,11 +97,8 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
     _refuse_mixtures(found)
     logs, findings = one_directory_each(found)
     findings += [item for log in logs if paths[log.path] for item in _misnamed(log)]
-    replicas = []
-    for log in logs:
-        read = []
-        replicas += _replicas(log, read)
-        damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
+    replicas, unreadable = _replicas_of_all(logs)
+    damage += unreadable
     replicas = with_linked_files(replicas)
     replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
     present = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
@@ -174,12 +168,12 @@ def _partition_of(name: str) -> TopicPartition | None:
 
 def _log_directory(path: str, damage: list[tuple[str, str]]) -> AuditedLogDirectory:
     file = f"{path}/{checkpoints.META_PROPERTIES}"
-    meta = _read_parsed(file, parse_meta_properties, damage)
+    meta = read_parsed(file, parse_meta_properties, damage)
     if meta is None and not damage:
         damage.append((file, "is missing"))
     marker = f"{path}/{checkpoints.CLEAN_SHUTDOWN}"
     before = len(damage)
-    _read_parsed(marker, checkpoints.parse_clean_shutdown, damage)
+    read_parsed(marker, checkpoints.parse_clean_shutdown, damage)
     return AuditedLogDirectory(
         path=path,
         broker=_broker_of(path, meta),
@@ -194,8 +188,8 @@ def _listed(path: str) -> dict[str, str | None]:
     listed: dict[str, str | None] = {}
     for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
         file = f"{path}/{name}"
-        partitions = _read_parsed(file, checkpoints.parse_offset_checkpoint, []) or {}
-        ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+        partitions = read_parsed(file, checkpoints.parse_offset_checkpoint, []) or {}
+        ids = read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
         listed.update({str(partition): ids.get(partition) for partition in partitions})
     return listed
 
@@ -216,9 +210,27 @@ def _refuse_mixtures(logs: list[AuditedLogDirectory]) -> None:
         raise AuditError(f"the directories belong to different clusters: {where}; audit one cluster at a time")
 
 
-def _replicas(log: AuditedLogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaFacts]:
-    high_watermarks = _offsets(f"{log.path}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}", damage)
-    recovery_points = _offsets(f"{log.path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}", damage)
+def _replicas_of_all(logs: list[AuditedLogDirectory]) -> tuple[list[ReplicaFacts], list[DamagedFile]]:
+    """The replicas, and checkpoints that cannot be read. Brokers may be running, so the order holds for all of them
+    together: high watermarks, then names and sizes of segments, then log starts. A high watermark of one broker says
+    what the others' logs hold already, and a broker deletes a head when all have recorded a later start."""
+    damage: list[DamagedFile] = []
+    offsets: list[list[dict[TopicPartition, _CheckpointOffset]]] = []
+    for log in logs:
+        read: list[tuple[str, str]] = []
+        names = (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT)
+        offsets.append([_offsets(f"{log.path}/{name}", read) for name in names])
+        damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
+    listed = [facts for log, each in zip(logs, offsets, strict=True) for facts in _replicas(log, *each)]
+    return [with_log_start(facts) for facts in listed], damage
+
+
+def _replicas(
+    log: AuditedLogDirectory,
+    high_watermarks: dict[TopicPartition, "_CheckpointOffset"],
+    recovery_points: dict[TopicPartition, "_CheckpointOffset"],
+) -> list[ReplicaFacts]:
+    """Without their log starts."""
     partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
     return [
         _replica(log, directory, partition, high_watermarks.get(partition), recovery_points.get(partition))
@@ -240,8 +252,8 @@ class _CheckpointOffset(NamedTuple):
 
 
 def _offsets(file: str, damage: list[tuple[str, str]]) -> dict[TopicPartition, _CheckpointOffset]:
-    offsets = _read_parsed(file, checkpoints.parse_offset_checkpoint, damage) or {}
-    ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+    offsets = read_parsed(file, checkpoints.parse_offset_checkpoint, damage) or {}
+    ids = read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
     return {partition: _CheckpointOffset(offset, ids.get(partition)) for partition, offset in offsets.items()}
 
 
@@ -253,19 +265,17 @@ def _replica(
     recovery_point: _CheckpointOffset | None,
 ) -> ReplicaFacts:
     damage: list[tuple[str, str]] = []
-    epochs = _read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)
-    metadata = _read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
+    epochs = read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)
+    metadata = read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
     topic_id = metadata.topic_id if metadata is not None else None
-    segments, snapshots = _segments(directory), _snapshots(directory)
-    # Read after the segments' names: a running broker records a start before it deletes what lies in front of it.
-    log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
+    segments, snapshots = segments_of(directory), _snapshots(directory)
     return ReplicaFacts(
         broker=log.broker,
         topic=partition.topic,
         partition=partition.partition,
         directory=directory,
         high_watermark=high_watermark.of(topic_id) if high_watermark is not None else None,
-        log_start=log_start[0] if log_start is not None else None,
+        log_start=None,
         recovery_point=recovery_point.of(topic_id) if recovery_point is not None else None,
         cleanly_stopped=log.cleanly_stopped,
         lost_power=log.meta is None or log.meta.boot_id != _boot_id(),
@@ -287,7 +297,7 @@ def _boot_id() -> str | None:
         return None
 
 
-def _segments(directory: str) -> tuple[tuple[int, int], ...]:
+def segments_of(directory: str) -> tuple[tuple[int, int], ...]:
     found = []
     try:
         entries = list(os.scandir(directory))
@@ -315,21 +325,3 @@ def _snapshots(directory: str) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()
     return tuple(sorted(name[0] for name in parsed if name is not None and name[1] == checkpoints.SNAPSHOT_SUFFIX))
-
-
-def _read_parsed(
-    path: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]], limit: int = OFFSETS_FILE_BYTES_MAX
-) -> T | None:
-    """The parsed content; None when the file is missing or invalid (then `damage` holds the reason)."""
-    try:
-        content = read_regular(path, limit)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        damage.append((path, f"cannot be read: {error.strerror}"))
-        return None
-    try:
-        return parse(content)
-    except ProtocolError as error:
-        damage.append((path, str(error)))
-        return None

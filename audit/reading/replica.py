@@ -219,9 +219,24 @@ class AuditedReplica(msgspec.Struct, kw_only=True):
     @property
     def log_end_offset(self) -> int:
         """The offset behind the last valid batch; an empty segment ends at the offset in its name."""
-        present = [segment.base_offset for segment in self.segments if not segment.vanished]
-        end = present[-1] if present else self.log_start_offset
+        if self.segments and self.segments[-1].vanished:  # retention deletes only what lies in front of the start
+            return max(self.log_start_offset, self.last_end)
+        end = self.segments[-1].base_offset if self.segments else self.log_start_offset
         return max(end, self.last_end)
+
+    @property
+    def unexplained(self) -> list[AuditedSegment]:
+        """Segments that vanished, though the broker has recorded no log start behind them: not by retention."""
+        start = self.facts.log_start.offset if self.facts.log_start is not None else 0
+        ends = [segment.base_offset for segment in self.segments[1:]]
+        if self.segments:
+            ends.append(self.segments[-1].base_offset + 1)
+        return [each for each, end in zip(self.segments, ends, strict=True) if each.vanished and start < end]
+
+    @property
+    def is_unread(self) -> bool:
+        """All segments were gone before they could be read, and some of them had records."""
+        return all(each.vanished for each in self.segments) and any(size for _, size in self.facts.segments)
 
     @property
     def may_lack_unsynced(self) -> bool:

@@ -3,22 +3,25 @@
 import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from minibroker.audit import run
 from minibroker.audit.checks.expectation import SourcedState
-from minibroker.audit.checks.findings import Kind, PartitionVerdict
+from minibroker.audit.checks.findings import Kind, PartitionVerdict, Severity
 from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.reading import segment_reader, zookeeper_source
+from minibroker.audit.reading import discovery, segment_reader, zookeeper_source
 from minibroker.audit.reading.discovery import Inventory, discover
 from minibroker.audit.reading.regular_files import open_regular
+from minibroker.audit.reports.report import AuditReport
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import read_header
 from tests.audit.damage import BROKER, ENCODED, flip_bit
-from tests.audit.planted_cluster import Batch, PlantedCluster, encode
+from tests.audit.planted_cluster import Batch, PlantedCluster, encode, some_batches
 
 LINES = TopicPartition("lines", 0)
 COMMON: list[Batch] = [(0, [b"a"]), (0, [b"b", b"c"])]
@@ -113,6 +116,7 @@ def test_segments_removed_by_retention_meanwhile_are_trimmed_not_missing(cluster
     cluster.write(LINES, ENCODED, high_watermark=24)
     inventory = discover([str(cluster.root)])
     replica = cluster.replica(1, LINES)
+    replica.write_log_start(replica.segments[1])
     replica.file(replica.segments[0]).unlink()
     (result,) = compare_locally(inventory, None, with_values=False)
     kinds = {item.kind for item in result.findings}
@@ -196,3 +200,168 @@ def test_the_high_watermark_is_read_before_the_log(cluster: PlantedCluster, monk
     discover([str(cluster.log_directory(1))])
     assert order.index("high watermark") < order.index("segment")
     assert "high watermark" not in order[order.index("segment") :]
+
+
+class Retention:
+    """A running cluster from which retention deletes. The test says between which two reads of the audit it does."""
+
+    def __init__(self, cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cluster = cluster
+        cluster.write(LINES, encode(some_batches(60)))
+        self.first = 0
+        self._patch = monkeypatch
+        state = cluster.state
+        cluster.forget_state()
+        monkeypatch.setattr(zookeeper_source, "read_cluster_from_zookeeper", lambda _: state)
+
+    def delete_heads(self, *brokers: int) -> None:
+        """First all record a later start, then these delete what lies in front of it."""
+        replicas = [self.cluster.replica(broker, LINES) for broker in self.cluster.brokers]
+        segments = replicas[-1].segments
+        for replica in replicas:
+            replica.write_log_start(segments[1])
+        for replica in (self.cluster.replica(broker, LINES) for broker in brokers or self.cluster.brokers):
+            for segment in (each for each in replica.segments if each < segments[1]):
+                replica.file(segment).rename(replica.file(segment, ".log.deleted"))
+
+    def delete_all(self) -> None:
+        """A producer is so fast that the whole log is another one soon. Its batches have the same sizes."""
+        for broker in self.cluster.brokers:
+            replica = self.cluster.replica(broker, LINES)
+            end = read_header(replica.batches()[-1]).end_offset
+            replica.write(encode(some_batches(60), end), end)
+            self.cluster.set_high_watermark(broker, LINES, read_header(replica.batches()[-1]).end_offset)
+
+    def after_the_first_log_start(self, act: Callable[[], None]) -> None:
+        """In each look of the audit: when it has read the log start of one broker, and not yet that of another."""
+        armed: list[int] = []
+
+        def look(directories: tuple[str, ...], states: tuple[SourcedState, ...]) -> Inventory:
+            armed.append(1)
+            return discover(directories, states)
+
+        def parse(content: bytes) -> tuple[checkpoints.LogStart, int]:
+            if armed:
+                armed.clear()
+                act()
+            return parse_log_start(content)
+
+        parse_log_start = checkpoints.parse_log_start
+        self._patch.setattr(run, "discover", look)
+        self._patch.setattr(checkpoints, "parse_log_start", parse)
+
+    def after_each_discovery(self, act: Callable[[], None]) -> None:
+        def look(directories: tuple[str, ...], states: tuple[SourcedState, ...]) -> Inventory:
+            found = discover(directories, states)
+            act()
+            return found
+
+        self._patch.setattr(run, "discover", look)
+
+    def audit(self) -> AuditReport:
+        return run.run_audit([str(self.cluster.root)], "local", zookeeper="z:1")
+
+
+@pytest.fixture
+def retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Retention:
+    return Retention(PlantedCluster(tmp_path, clean=False), monkeypatch)
+
+
+@pytest.mark.parametrize("brokers", [(1, 2, 3), (2, 3), (3,)])
+def test_heads_deleted_between_the_reads_of_two_brokers_are_no_loss(
+    retention: Retention, brokers: tuple[int, ...]
+) -> None:
+    """The audit read the log start of one broker, and listed the files of another later. In between all recorded a
+    later start, and the other deleted its head. It looked lost: 'also in sync, without a recorded deletion'."""
+    retention.after_the_first_log_start(lambda: retention.delete_heads(*brokers))
+    report = retention.audit()
+    assert [item.message for item in report.findings if item.severity is Severity.ERROR] == []
+    assert report.exit_code == 0
+
+
+def test_a_head_lost_between_the_reads_of_two_brokers_is_found(retention: Retention) -> None:
+    """The other brokers recorded no later start, so nothing explains why this one begins later."""
+
+    def lose() -> None:
+        replica = retention.cluster.replica(3, LINES)
+        if replica.segments[0] == 0:
+            replica.file(0).unlink()
+            replica.write_log_start(replica.segments[0])
+
+    retention.after_the_first_log_start(lose)
+    (result,) = (report := retention.audit()).partitions
+    lost = [item for item in result.findings if item.kind is Kind.MISSING_RANGE]
+    assert (report.exit_code, [item.broker for item in lost]) == (10, [3])
+    assert "its head is missing" in lost[0].message
+
+
+def test_a_middle_segment_lost_while_retention_deletes_is_found(retention: Retention) -> None:
+    replica = retention.cluster.replica(3, LINES)
+    replica.file(replica.segments[-2]).unlink()
+    retention.after_the_first_log_start(retention.delete_heads)
+    (result,) = retention.audit().partitions
+    assert {(item.kind, item.broker) for item in result.findings if item.severity is Severity.ERROR} == {
+        (Kind.MISSING_RANGE, 3)
+    }
+
+
+def test_high_watermarks_of_all_brokers_are_read_before_any_log(
+    retention: Retention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last broker noted a high watermark after the first one's files were listed: the first seemed to lack it."""
+    cluster, listed = retention.cluster, discovery.segments_of
+    grown = encode([*some_batches(60), (11, [b"more"])])
+
+    def segments(directory: str) -> tuple[tuple[int, int], ...]:
+        found = listed(directory)
+        for broker in cluster.brokers if directory.startswith(str(cluster.log_directory(1))) else ():
+            cluster.write(LINES, grown, brokers=[broker])
+        return found
+
+    monkeypatch.setattr(discovery, "segments_of", segments)
+    inventory = discover([str(cluster.root)], [SourcedState(source="z", state=cluster.state, stopped=False)])
+    (result,) = compare_locally(inventory, None, with_values=False)
+    assert [item.message for item in result.findings if item.severity is Severity.ERROR] == []
+
+
+def test_a_log_that_retention_replaces_at_each_look_is_not_lost_but_unproven(retention: Retention) -> None:
+    """All that was listed was deleted before it was read. The rest of the log seemed to end below what its own high
+    watermark says; and without one, all replicas seemed empty and well."""
+    retention.after_each_discovery(retention.delete_all)
+    report = retention.audit()
+    (result,) = report.partitions
+    errors = [item for item in result.findings if item.severity is Severity.ERROR]
+    assert {item.kind for item in errors} == {Kind.UNPROVEN}
+    assert (report.exit_code, result.verdict) == (10, PartitionVerdict.UNPROVEN)
+    assert (result.compared_offsets, result.total_offsets) == (0, 0)
+
+
+def test_one_replica_that_retention_replaces_at_each_look_is_unproven(retention: Retention) -> None:
+    """The other two have not deleted yet, and agree. Nothing of the third was read."""
+
+    def replace() -> None:
+        batches = retention.cluster.replica(1, LINES).batches()
+        end = read_header(batches[-1]).end_offset
+        added = encode([(11, [b"x" * 900])] * 3, end)
+        for broker in (1, 2):
+            retention.cluster.replica(broker, LINES).write([*batches, *added])
+            retention.cluster.replica(broker, LINES).write_log_start(end)
+            retention.cluster.set_high_watermark(broker, LINES, end + 3)
+        retention.cluster.replica(3, LINES).write(added, end)
+
+    retention.after_each_discovery(replace)
+    (result,) = retention.audit().partitions
+    assert (result.verdict, result.compared_replicas) == (PartitionVerdict.UNPROVEN, (1, 2))
+
+
+def test_a_removed_segment_without_a_later_log_start_is_not_explained(retention: Retention) -> None:
+    """It is removed at each look, another one each time: not by retention, which records a log start first."""
+
+    def remove() -> None:
+        replica = retention.cluster.replica(3, LINES)
+        replica.file(replica.segments[-2]).unlink()
+
+    retention.after_each_discovery(remove)
+    (result,) = retention.audit().partitions
+    assert result.verdict is PartitionVerdict.UNPROVEN
+    assert any("no log start explains" in item.message for item in result.findings if item.kind is Kind.UNPROVEN)

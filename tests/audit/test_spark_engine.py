@@ -142,6 +142,21 @@ def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:
     assert {result.verdict for result in locally} >= {PartitionVerdict.INCONSISTENT, PartitionVerdict.IDENTICAL}
 
 
+def test_engines_agree_on_segments_removed_before_they_are_read(tmp_path: Path, session: Any) -> None:
+    """Both read the log start again: it explains one removed segment, and not the other; one replica is replaced."""
+    cluster = PlantedCluster(tmp_path, clean=False)
+    cluster.write(LINES, ENCODED)
+    inventory = discover([str(cluster.root)])
+    explained, unexplained, replaced = (cluster.replica(broker, LINES) for broker in cluster.brokers)
+    explained.write_log_start(9)
+    for replica in (explained, unexplained):
+        replica.file(0).unlink()
+    replaced.write(encode(BATCHES, 24), 24)
+    locally = compare_locally(inventory, None, with_values=False)
+    assert compare_on_spark(session.sparkContext, inventory, None, with_values=False, range_bytes=250) == locally
+    assert {item.broker for item in locally[0].findings if item.kind is Kind.UNPROVEN} == {2, 3}
+
+
 def _damage_at_random(chooser: random.Random, cluster: PlantedCluster, partition: TopicPartition) -> None:
     directory = cluster.replica(chooser.choice(cluster.brokers), partition).directory
     file = chooser.choice(sorted(directory.iterdir()))
