@@ -80,7 +80,7 @@ def expected_partitions(
             if name not in each.state.partitions:
                 text = f"{each.source} has a witness of {name} (committed to {witness.committed_offset}), but no such"
                 found.append(
-                    contradiction(f"{text} partition: the witness was edited, the partition is not looked for")
+                    contradiction(f"{text} partition: one of the two was edited, the partition is not looked for")
                 )
             witnesses[name] = newer(witnesses[name], witness) if name in witnesses else witness
     listed: dict[str, dict[int, str | None]] = {}

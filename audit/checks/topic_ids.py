@@ -82,7 +82,8 @@ def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, Expe
 
 def partitions_left_out(replicas: Iterable[ReplicaFacts], expected: dict[str, ExpectedPartition]) -> list[Finding]:
     """A topic has the partitions 0, 1, 2.. and never loses one: it is deleted as a whole. So a source that has others
-    of this topic, but not this one, is not true, and what becomes of the partition contradicts nothing."""
+    of this topic, but not this one, is not true, and what becomes of the partition contradicts nothing. The last ones
+    are known from the brokers: from their directories, and from their checkpoints."""
     sources: dict[str, tuple[str, str | None]] = {}
     known: dict[str, set[int]] = {}
     for name, each in expected.items():
@@ -91,10 +92,14 @@ def partitions_left_out(replicas: Iterable[ReplicaFacts], expected: dict[str, Ex
             sources[partition.topic] = each.source, each.topic_id
             known.setdefault(partition.topic, set()).add(partition.partition)
     highest = {topic: max(numbers) for topic, numbers in known.items()}
-    for facts in replicas:
-        _, topic_id = sources.get(facts.topic, ("", None))
-        if topic_id is not None and facts.topic_id == topic_id:
-            highest[facts.topic] = max(highest[facts.topic], facts.partition)
+    named = [(facts.topic, facts.partition, facts.topic_id) for facts in replicas]
+    for name, each in expected.items():
+        partition = parse_partition_directory_name(name)
+        if partition is not None:
+            named += [(*partition, topic_id) for topic_id in each.listed.values()]
+    for topic, number, own_id in named:
+        if own_id is not None and own_id == sources.get(topic, ("", None))[1]:
+            highest[topic] = max(highest[topic], number)
     found = []
     for topic, numbers in sorted(known.items()):
         left_out = (number for number in range(highest[topic] + 1) if number not in numbers)

@@ -14,9 +14,11 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from minibroker.audit.errors import AuditError
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import VERSION, ClusterState, PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition, is_topic_name
 from minibroker.protocol.witness import WITNESS, PartitionWitness, WitnessNode, broker_witness_path, newer
@@ -101,7 +103,7 @@ class _Reader:
             raise NoCluster(f"ZooKeeper at {self._connect} knows no cluster: name the one that the brokers use")
         topics = self._topics()
         partitions, brokers = self._partitions(topics)
-        witnesses, witness_brokers = self._witnesses(partitions)
+        witnesses, witness_brokers = self._witnesses({name: node.topic_id for name, node in topics.items()})
         for number in witness_brokers:
             brokers.setdefault(str(number), None)
         for number in self._numbers(BROKER_IDS):
@@ -155,22 +157,16 @@ class _Reader:
                     brokers[broker], changed_at[broker] = directory, changed
         return partitions, brokers
 
-    def _witnesses(self, partitions: dict[str, PartitionSnapshot]) -> tuple[dict[str, PartitionWitness], list[int]]:
-        """The newest witness of each present partition, without those of an earlier topic of its name; and all brokers
-        that wrote any."""
+    def _witnesses(self, topic_ids: dict[str, str]) -> tuple[dict[str, PartitionWitness], list[int]]:
+        """The newest witness of each partition, and all brokers that wrote any."""
         writers = self._numbers(WITNESS)
         paths = [
             f"{broker_witness_path(writer)}/{shard}"
             for writer in writers
             for shard in self._numbers(broker_witness_path(writer))
         ]
-        newest: dict[str, PartitionWitness] = {}
-        for found in self._many(paths, WitnessNode):
-            for name, witness in found[0].partitions.items() if found is not None else ():
-                if name not in partitions or partitions[name].topic_id != witness.topic_id:
-                    continue
-                newest[name] = newer(newest[name], witness) if name in newest else witness
-        return newest, writers
+        nodes = [found[0] for found in self._many(paths, WitnessNode) if found is not None]
+        return newest_witnesses(nodes, topic_ids), writers
 
     # ---------------------------------------------------------------------------------------------------- questions
     def _one(self, path: str, kind: type[Z]) -> Z | None:
@@ -215,3 +211,16 @@ class _Reader:
 
     def _unreachable(self, what: str) -> AuditError:
         return AuditError(f"ZooKeeper at {self._connect} cannot be read: {what}; start it, or correct the address")
+
+
+def newest_witnesses(nodes: Iterable[WitnessNode], topic_ids: Mapping[str, str]) -> dict[str, PartitionWitness]:
+    """By `topic-partition`, without those of deleted topics: of a topic that is gone, or an earlier one of the name. A
+    partition that its topic's node lacks is kept, for a topic never loses a single one."""
+    newest: dict[str, PartitionWitness] = {}
+    for node in nodes:
+        for name, witness in node.partitions.items():
+            partition = parse_partition_directory_name(name)
+            if partition is None or topic_ids.get(partition.topic) != witness.topic_id:
+                continue
+            newest[name] = newer(newest[name], witness) if name in newest else witness
+    return newest

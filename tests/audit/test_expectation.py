@@ -3,7 +3,11 @@
 import pytest
 
 from minibroker.audit.checks.expectation import AuditedLogDirectory, SourcedState, expected_partitions
+from minibroker.audit.checks.findings import Kind
+from minibroker.audit.checks.topic_ids import partitions_left_out
+from minibroker.audit.reading.zookeeper_source import newest_witnesses
 from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
+from minibroker.protocol.witness import PartitionWitness, WitnessNode
 
 
 def state(source: str, taken_at: float, leader_epoch: int, isr: tuple[int, ...], *, stopped: bool) -> SourcedState:
@@ -41,3 +45,41 @@ def test_a_checkpoint_that_lists_the_topic_id_counts_also_where_a_source_assigns
     log = AuditedLogDirectory(path="broker-4", broker=4, cleanly_stopped=True, listed={"lines-0": own_id})
     expected, _ = expected_partitions([log], [], [state("file", 100.0, 5, (1, 2), stopped=True)])
     assert ("checkpoint" in expected["lines-0"].holders.get(4, "")) is is_expected
+
+
+@pytest.mark.parametrize(("own_id", "is_named"), [("id", True), ("former", False), (None, False)])
+def test_the_last_partition_of_a_topic_is_missed_where_a_checkpoint_lists_it(
+    own_id: str | None, is_named: bool
+) -> None:
+    """A running broker's checkpoint still listed it under the topic's id. Its files and its node's entry were gone."""
+    log = AuditedLogDirectory(path="broker-1", broker=1, cleanly_stopped=False, listed={"lines-1": own_id})
+    expected, _ = expected_partitions([log], [(1, "lines-0")], [state("ZooKeeper", 100.0, 5, (1, 2), stopped=False)])
+    found = partitions_left_out([], expected)
+    assert [(item.kind, item.topic, item.partition) for item in found] == (
+        [(Kind.CONTRADICTION, "lines", 1)] if is_named else []
+    )
+
+
+def test_a_witness_in_zookeeper_of_a_partition_that_its_topics_node_lacks_is_kept() -> None:
+    """It was dropped as one of an earlier topic, so nothing named the last partition of a topic that had lost it."""
+    found = [WitnessNode(partitions={"a-0": witness("id", 4), "a-1": witness("id", 4), "b-0": witness("former", 4)})]
+    found.append(WitnessNode(partitions={"a-0": witness("id", 5), "gone-0": witness("id", 4)}))
+    newest = newest_witnesses(found, {"a": "id", "b": "id"})
+    assert {name: each.leader_epoch for name, each in newest.items()} == {"a-0": 5, "a-1": 4}
+    known = ClusterState(partitions={"a-0": PartitionSnapshot(leader_epoch=5, isr=(1,))}, witnesses=newest)
+    _, findings = expected_partitions([], [], [SourcedState(source="ZooKeeper", state=known, stopped=False)])
+    (item,) = (item for item in findings if item.kind is Kind.CONTRADICTION)
+    assert "ZooKeeper has a witness of a-1 (committed to 7), but no such partition" in item.message
+
+
+def witness(topic_id: str, epoch: int) -> PartitionWitness:
+    return PartitionWitness(
+        topic_id=topic_id,
+        leader_epoch=epoch,
+        replicas=(1,),
+        isr=(1,),
+        log_start_offset=0,
+        committed_offset=7,
+        digest="",
+        noted_at_ms=1,
+    )
