@@ -28,6 +28,8 @@ ENGINES = (SPARK, LOCAL)
 CHECKPOINT_SECONDS = 6.0
 """A running broker writes the high watermark of each replica every 5 s; until then nothing shows what of a new topic is
 committed."""
+STATE_SECONDS = 1.0
+"""A controller writes the state of a new topic's partitions within milliseconds of the topic, but not with it."""
 ATTEMPTS_MAX = 3
 """For partitions that look wrong and change while they are read; a live cluster soon keeps still for long enough."""
 
@@ -172,6 +174,11 @@ def _zookeeper_state(zookeeper: str | None) -> tuple[SourcedState, ...]:
     from minibroker.audit.reading.zookeeper_source import read_cluster_from_zookeeper
 
     state = read_cluster_from_zookeeper(zookeeper)
+    for _ in range(ATTEMPTS_MAX - 1):
+        if all(partition.isr for partition in state.partitions.values()):
+            break
+        time.sleep(STATE_SECONDS)  # a topic is being made
+        state = read_cluster_from_zookeeper(zookeeper)
     return (SourcedState(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)
 
 

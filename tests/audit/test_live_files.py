@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minibroker.audit import run
@@ -365,3 +366,27 @@ def test_a_removed_segment_without_a_later_log_start_is_not_explained(retention:
     (result,) = retention.audit().partitions
     assert result.verdict is PartitionVerdict.UNPROVEN
     assert any("no log start explains" in item.message for item in result.findings if item.kind is Kind.UNPROVEN)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_topic_that_is_being_made_while_zookeeper_is_read_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """Its node is written before its states. It was called a contradiction; one that stays without a state is one."""
+    cluster = PlantedCluster(tmp_path, clean=False)
+    cluster.write(LINES, ENCODED)
+    complete = cluster.state
+    cluster.forget_state()
+    new = msgspec.structs.replace(complete.partitions["lines-0"], isr=(), leader=None, leader_epoch=0)
+    young = msgspec.structs.replace(complete, partitions={"lines-0": new})
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(
+        zookeeper_source, "read_cluster_from_zookeeper", lambda _: complete if waits and is_written else young
+    )
+    report = run.run_audit([str(tmp_path)], "local", zookeeper="z:1")
+    contradictions = [item.message for item in report.findings if item.kind is Kind.CONTRADICTION]
+    if is_written:
+        assert (report.exit_code, contradictions, waits) == (0, [], [run.STATE_SECONDS])
+    else:
+        assert contradictions == ["ZooKeeper at z:1 has an empty ISR for lines-0, but an ISR is never empty"]
