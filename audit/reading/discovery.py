@@ -9,6 +9,7 @@ what it means.
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -79,8 +80,11 @@ def discover(directories: Iterable[str], states: Sequence[SourcedState] = ()) ->
 def _discover(directories: Iterable[str], states: list[SourcedState]) -> Inventory:
     paths: dict[str, bool] = {}
     damage: list[DamagedFile] = []
+    findings: list[Finding] = []
     for directory in directories:
-        for path in _log_directories(directory):
+        given, strays = _log_directories(directory)
+        findings += [_stray(path) for path in strays]
+        for path in given:
             real = os.path.realpath(path)
             _refuse_unreportable(real)
             paths[real] = paths.get(real, False) or os.path.realpath(directory) != real
@@ -95,7 +99,8 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
         found.append(_log_directory(path, read))
         damage += [DamagedFile(found[-1].broker, file, reason) for file, reason in read]
     _refuse_mixtures(found)
-    logs, findings = one_directory_each(found)
+    logs, twice = one_directory_each(found)
+    findings += twice
     findings += [item for log in logs if paths[log.path] for item in _misnamed(log)]
     replicas, unreadable = _replicas_of_all(logs)
     damage += unreadable
@@ -130,19 +135,45 @@ def _misnamed(log: AuditedLogDirectory) -> list[Finding]:
     return [finding(Kind.WRONG_DIRECTORY, message, broker=log.broker, file=log.path)]
 
 
-def _log_directories(directory: str) -> list[str]:
-    if not os.path.isdir(directory):
+def _log_directories(directory: str) -> tuple[list[str], list[str]]:
+    """Log directories; and folders beside them that hold partitions and name no broker, as a backup does."""
+    if not _is_directory(directory):
         raise AuditError(f"{directory} is not a directory: give a cluster's data directory or brokers' log directories")
+    strays: list[str] = []
     if _is_log_directory(directory):
-        return [directory]
+        if _names_its_broker(directory):
+            return [directory], []
+        names = sorted(entry.name for entry in os.scandir(directory))
+        strays = [f"{directory}/{name}" for name in names if _holds_segments(f"{directory}/{name}")]
     children = sorted(entry.path for entry in os.scandir(directory) if os.path.isdir(entry))
     found = [child for child in children if _is_log_directory(child)]
+    named = [child for child in found if _names_its_broker(child)]
+    if not named and (found or strays):
+        return found or [directory], []  # the error of the first says what is missing
     if not found:
         raise AuditError(
             f"{directory} holds no broker's log directory (that is a folder with {checkpoints.META_PROPERTIES} and"
             " <topic>-<partition> folders): give a cluster's data directory or brokers' log directories"
         )
-    return found
+    return named, strays + [child for child in found if child not in named]
+
+
+def _is_directory(path: str) -> bool:
+    """Raises PermissionError where a directory in front of it refuses to say."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _names_its_broker(path: str) -> bool:
+    name = os.path.basename(os.path.normpath(path))
+    return os.path.lexists(f"{path}/{checkpoints.META_PROPERTIES}") or _BROKER_DIRECTORY.search(name) is not None
+
+
+def _stray(path: str) -> Finding:
+    message = f"holds partitions, and neither its name nor a {checkpoints.META_PROPERTIES} names a broker: not audited"
+    return finding(Kind.WRONG_DIRECTORY, message, note=True, file=os.path.realpath(path))
 
 
 def _is_log_directory(path: str) -> bool:

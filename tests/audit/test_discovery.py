@@ -1,12 +1,17 @@
 """Which directories hold replicas, and the errors for those that do not."""
 
+import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from minibroker.audit.checks.findings import Kind, Severity
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.discovery import discover
+from minibroker.audit.run import run_audit
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties
 from minibroker.protocol.ids import TopicPartition
@@ -14,6 +19,7 @@ from tests.audit.damage import ENCODED
 from tests.audit.planted_cluster import PlantedCluster
 
 DASHED = TopicPartition("a-b-0", 7)
+LINES = TopicPartition("lines", 0)
 
 
 @pytest.fixture
@@ -119,3 +125,54 @@ def test_a_high_watermark_of_a_former_topic_of_this_name_is_ignored(cluster: Pla
         file.write_bytes(checkpoints.format_offset_checkpoint({DASHED: 900}, {DASHED: "former"}))
     facts = next(facts for facts in discover([str(cluster.root)]).replicas if facts.broker == 2)
     assert (facts.high_watermark, facts.recovery_point) == (None, None)
+
+
+def keep_a_backup(cluster: PlantedCluster) -> Path:
+    stray = cluster.root / "backup"
+    shutil.copytree(cluster.replica(1, LINES).directory, stray / str(LINES))
+    return stray
+
+
+def put_a_partition_beside_the_brokers(cluster: PlantedCluster) -> Path:
+    stray = cluster.root / str(LINES)
+    shutil.copytree(cluster.replica(1, LINES).directory, stray)
+    return stray
+
+
+@pytest.mark.parametrize("put_stray", [keep_a_backup, put_a_partition_beside_the_brokers])
+def test_a_stray_folder_with_partitions_is_named_and_the_brokers_are_audited(
+    tmp_path: Path, put_stray: Callable[[PlantedCluster], Path]
+) -> None:
+    """It ended the audit of the whole, for it names no broker. A broker whose directory it was is missing anyway."""
+    cluster = PlantedCluster(tmp_path / "data")
+    cluster.write(LINES, ENCODED)
+    stray = put_stray(cluster)
+    report = run_audit([str(cluster.root)], "local")
+    (item,) = report.findings
+    assert (report.exit_code, report.statistics.replicas) == (0, 3)
+    assert (item.kind, item.severity, item.file) == (Kind.WRONG_DIRECTORY, Severity.NOTE, str(stray))
+    shutil.rmtree(cluster.log_directory(1))
+    assert Kind.MISSING_BROKER in {item.kind for item in run_audit([str(cluster.root)], "local").findings}
+
+
+def test_a_stray_folder_that_is_given_itself_ends_the_audit(cluster: PlantedCluster) -> None:
+    cluster.write(LINES, ENCODED)
+    with pytest.raises(AuditError, match=r"backup does not name its broker: meta\.properties"):
+        discover([str(keep_a_backup(cluster))])
+
+
+def test_a_directory_behind_one_that_may_not_be_entered_names_the_cure(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system says neither that it is there nor that it is not. The audit said that it is no directory."""
+
+    ask = os.stat
+
+    def refuse(path: str, **how: bool) -> os.stat_result:
+        if path == str(cluster.root):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return ask(path, **how)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(AuditError, match="data cannot be read: Permission denied; run the audit as a user who may"):
+        discover([str(cluster.root)])
