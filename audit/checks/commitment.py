@@ -96,7 +96,7 @@ def commitment_of(
         before=frozenset(expected.isr_before),
         committed_before=before,
     )
-    found += _missing_high_watermarks(contents)
+    found += _missing_high_watermarks(commitment, contents)
     found += _too_short(partition, expected, commitment, contents)
     found += _missing_heads(partition, commitment, contents)
     return commitment, found
@@ -114,20 +114,31 @@ def _own_witness(expected: ExpectedPartition, contents: Sequence[Content]) -> Pa
     return witness if witness is not None and (not known or witness.topic_id in known) else None
 
 
-def _missing_high_watermarks(contents: Sequence[Content]) -> list[Finding]:
-    """A clean stop records the high watermark of every replica."""
-    return [
-        finding(
-            Kind.CHECKPOINT_DAMAGE,
-            f"{checkpoints.HIGH_WATERMARK_CHECKPOINT} lacks this partition, though its broker was stopped cleanly",
-            broker=content.replica.broker,
-            topic=content.replica.facts.topic,
-            partition=content.replica.facts.partition,
-            file=f"{content.replica.facts.directory}/../{checkpoints.HIGH_WATERMARK_CHECKPOINT}",
+def _missing_high_watermarks(commitment: Commitment, contents: Sequence[Content]) -> list[Finding]:
+    """A clean stop records the high watermark of every replica that is not offline. One that was offline from a kill
+    on may have none. It was out of sync, and then a missing high watermark hides no more than a low one."""
+    found = []
+    for content in contents:
+        facts = content.replica.facts
+        if not content.coverage or not facts.cleanly_stopped or facts.high_watermark is not None:
+            continue
+        was_out = (
+            bool(commitment.before) and not commitment.is_member(content) and facts.broker not in commitment.before
         )
-        for content in contents
-        if content.coverage and content.replica.facts.cleanly_stopped and content.replica.facts.high_watermark is None
-    ]
+        why = "; it was out of sync, and a broker writes none of a replica that is offline" if was_out else ""
+        message = f"{checkpoints.HIGH_WATERMARK_CHECKPOINT} lacks this partition, though its broker was stopped cleanly"
+        found.append(
+            finding(
+                Kind.CHECKPOINT_DAMAGE,
+                message + why,
+                note=was_out,
+                broker=facts.broker,
+                topic=facts.topic,
+                partition=facts.partition,
+                file=f"{facts.directory}/../{checkpoints.HIGH_WATERMARK_CHECKPOINT}",
+            )
+        )
+    return found
 
 
 def _too_short(

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.audit.checks.expectation import SourcedState
 from minibroker.audit.checks.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.discovery import discover
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.files.cluster_state import VERSION, ClusterState, PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
@@ -91,3 +93,29 @@ async def test_logs_that_were_opened_again_are_still_identical(tmp_path: Path, t
             directory = await open_directory(tmp_path, broker)
             await directory.close(True, {LINES: 50}, broker_epoch=4)
     assert audited_partition(tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("isr_before", "is_sound"), [((1, 2), True), ((1, 2, 3), False), ((), False)], ids=["out", "in", "unknown"]
+)
+async def test_a_log_that_was_offline_from_a_kill_to_a_clean_stop_is_sound_if_it_was_out_of_sync(
+    tmp_path: Path, isr_before: tuple[int, ...], is_sound: bool
+) -> None:
+    """Killed before its first high watermark was written, then offline (on a full disk, for example) until its broker
+    was stopped cleanly: a broker writes no high watermark of an offline replica. The audit called that damage."""
+    await write(tmp_path, 1)
+    await write(tmp_path, 2)
+    directory = await open_directory(tmp_path, 3)
+    append(directory.create_log(LINES, "topic-id", SMALL), 7, timestamp_ms=5_000)
+    await directory.close(False, {})
+    directory = await open_directory(tmp_path, 3)
+    await directory.close(True, {}, broker_epoch=4)
+    snapshot = PartitionSnapshot(
+        leader=1, leader_epoch=13, isr=(1,), isr_before=isr_before, replicas=(1, 2, 3), topic_id="topic-id"
+    )
+    state = ClusterState(version=VERSION, partitions={"lines-0": snapshot})
+    inventory = discover([str(tmp_path)], [SourcedState(source="state", state=state)])
+    (result,) = compare_locally(inventory, None, with_values=True)
+    damage = [item for item in result.findings if item.kind is Kind.CHECKPOINT_DAMAGE]
+    assert [(item.broker, item.severity is Severity.NOTE) for item in damage] == [(3, is_sound)]
+    assert (result.verdict is PartitionVerdict.LAGGING) is is_sound
