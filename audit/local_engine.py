@@ -9,7 +9,7 @@ from minibroker.audit.checks.findings import PartitionResult
 from minibroker.audit.checks.partition_check import compare_partition
 from minibroker.audit.reading.acked_file import AckedChunk, covers_whole_records, plan_acked, read_acked
 from minibroker.audit.reading.discovery import Inventory
-from minibroker.audit.reading.log_starts import with_later_log_start
+from minibroker.audit.reading.log_starts import with_explanation
 from minibroker.audit.reading.producer_snapshots import read_snapshots
 from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts, assemble
@@ -66,4 +66,4 @@ def _by_partition(inventory: Inventory) -> Iterator[tuple[TopicPartition, list[R
 def _read_replica(facts: ReplicaFacts, with_values: bool, whole_records: bool) -> AuditedReplica:
     tasks = plan_ranges(facts.directory, facts.segments, WHOLE_FILE_BYTES)
     scans = [scan_range(task, with_values=with_values, whole_records=whole_records) for task in tasks]
-    return assemble(with_later_log_start(facts, scans), scans, read_snapshots(facts))
+    return with_explanation(assemble(facts, scans, read_snapshots(facts)))

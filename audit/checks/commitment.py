@@ -12,7 +12,7 @@ import msgspec
 from minibroker.audit.checks.expectation import ExpectedPartition
 from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.reading.content import Content
-from minibroker.audit.reading.replica import ReplicaFacts
+from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.witness import PartitionWitness
@@ -206,10 +206,10 @@ def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: 
         recorded = replica.facts.log_start
         if recorded is None or recorded.offset < first:
             continue  # side_file_rules.py reports it
-        earlier = [other for other in members if other.log_start_offset < first]
+        earlier = [other for other in members if _recorded_start(other) < first]
         if not earlier or any(segment.vanished for segment in replica.segments):
             continue
-        start = min(other.log_start_offset for other in earlier)
+        start = min(_recorded_start(other) for other in earlier)
         numbers = ", ".join(str(other.broker) for other in earlier)
         others = f"that of broker {numbers}" if len(earlier) == 1 else f"those of brokers {numbers}"
         message = (
@@ -231,6 +231,11 @@ def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: 
             )
         )
     return found
+
+
+def _recorded_start(replica: AuditedReplica) -> int:
+    """When the files of all brokers had been listed: what had been deleted then, lies in front of it."""
+    return max(replica.log_start_offset, replica.facts.later_log_start)
 
 
 def _finding(partition: TopicPartition, kind: Kind, message: str, *, note: bool = False) -> Finding:

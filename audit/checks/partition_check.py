@@ -112,8 +112,8 @@ def _unread(replica: AuditedReplica) -> Finding:
     facts = replica.facts
     return finding(
         Kind.UNPROVEN,
-        f"all {len(replica.segments)} segments of broker {replica.broker} were removed before they could be read (by"
-        " retention, or a truncation): nothing of this replica was compared",
+        f"all that broker {replica.broker} held was removed before it could be read (by retention, or a truncation):"
+        " nothing of this replica was compared",
         broker=replica.broker,
         topic=facts.topic,
         partition=facts.partition,

@@ -27,7 +27,7 @@ from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.checks.topic_ids import ids_within_topics, partitions_left_out
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.linked_files import with_linked_files
-from minibroker.audit.reading.log_starts import with_log_start
+from minibroker.audit.reading.log_starts import read_log_start, with_later_log_start
 from minibroker.audit.reading.replica import ReplicaFacts
 from minibroker.audit.reading.small_files import read_parsed
 from minibroker.protocol.files import checkpoints
@@ -243,8 +243,8 @@ def _refuse_mixtures(logs: list[AuditedLogDirectory]) -> None:
 
 def _replicas_of_all(logs: list[AuditedLogDirectory]) -> tuple[list[ReplicaFacts], list[DamagedFile]]:
     """The replicas, and checkpoints that cannot be read. Brokers may be running, so the order holds for all of them
-    together: high watermarks, then names and sizes of segments, then log starts. A high watermark of one broker says
-    what the others' logs hold already, and a broker deletes a head when all have recorded a later start."""
+    together: high watermarks, then names and sizes of segments, then log starts again. A high watermark of one broker
+    says what the others' logs hold already, and a broker deletes a head when all have recorded a later start."""
     damage: list[DamagedFile] = []
     offsets: list[list[dict[TopicPartition, _CheckpointOffset]]] = []
     for log in logs:
@@ -253,7 +253,7 @@ def _replicas_of_all(logs: list[AuditedLogDirectory]) -> tuple[list[ReplicaFacts
         offsets.append([_offsets(f"{log.path}/{name}", read) for name in names])
         damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
     listed = [facts for log, each in zip(logs, offsets, strict=True) for facts in _replicas(log, *each)]
-    return [with_log_start(facts) for facts in listed], damage
+    return [with_later_log_start(facts) for facts in listed], damage
 
 
 def _replicas(
@@ -261,7 +261,6 @@ def _replicas(
     high_watermarks: dict[TopicPartition, "_CheckpointOffset"],
     recovery_points: dict[TopicPartition, "_CheckpointOffset"],
 ) -> list[ReplicaFacts]:
-    """Without their log starts."""
     partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
     return [
         _replica(log, directory, partition, high_watermarks.get(partition), recovery_points.get(partition))
@@ -300,13 +299,15 @@ def _replica(
     metadata = read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
     topic_id = metadata.topic_id if metadata is not None else None
     segments, snapshots = segments_of(directory), _snapshots(directory)
+    # Read after the segments' names: a running broker records a start before it deletes what lies in front of it.
+    log_start = read_log_start(directory, damage)
     return ReplicaFacts(
         broker=log.broker,
         topic=partition.topic,
         partition=partition.partition,
         directory=directory,
         high_watermark=high_watermark.of(topic_id) if high_watermark is not None else None,
-        log_start=None,
+        log_start=log_start,
         recovery_point=recovery_point.of(topic_id) if recovery_point is not None else None,
         cleanly_stopped=log.cleanly_stopped,
         lost_power=log.meta is None or log.meta.boot_id != _boot_id(),

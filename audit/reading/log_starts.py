@@ -1,33 +1,46 @@
-"""Reads the log start that a replica has recorded, when the audit begins and again where files vanish.
+"""Reads the log start that a replica has recorded, also again when all files are listed, and where files vanish.
 
-Owns: the order of these reads. A running broker records a later start before it deletes the files in front of it. So a
-log start is read after the listing of files, and once more after a listed file was not found: then it says whether
-retention deleted that file. Leaves to others: what it means if it does not.
+Owns: the order of these reads. A running broker records a later start before it deletes the files in front of it, and
+it deletes them when all in-sync brokers have recorded one. So a log start is read after the listing of its own files;
+again after the listing of all brokers' files, to judge another's head; and again after a listed file was not found, to
+say whether retention deleted that. Leaves to others: what it means if it did not.
 """
-
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from minibroker.audit.reading.replica import RangeScan, ReplicaFacts
+from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts
 from minibroker.audit.reading.small_files import read_parsed
 from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import LogStart
 
 
-def with_log_start(facts: ReplicaFacts) -> ReplicaFacts:
-    """The same facts with the log start that is recorded now."""
-    damage: list[tuple[str, str]] = []
-    file = f"{facts.directory}/{checkpoints.LOG_START}"
-    recorded = read_parsed(file, checkpoints.parse_log_start, damage)
-    log_start = recorded[0] if recorded is not None else None
-    return replace(facts, log_start=log_start, damage=(*facts.damage, *damage))
+def read_log_start(directory: str, damage: list[tuple[str, str]]) -> LogStart | None:
+    """The recorded log start; None when the file is missing or invalid (then `damage` holds the reason)."""
+    recorded = read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
+    return recorded[0] if recorded is not None else None
 
 
-def with_later_log_start(facts: ReplicaFacts, scans: Iterable[RangeScan]) -> ReplicaFacts:
-    """With the one recorded now, if files vanished since the first was read, and if it is a later one of this log."""
-    if not any(scan.vanished for scan in scans):
-        return facts
-    before, now = facts.log_start, with_log_start(facts).log_start
-    if now is None or now.partition != facts.partition or now.topic_id != facts.topic_id:
-        return facts
-    return replace(facts, log_start=now) if before is None or now.offset > before.offset else facts
+def with_later_log_start(facts: ReplicaFacts) -> ReplicaFacts:
+    """The facts of a replica when all brokers' files have been listed."""
+    now = _recorded_for(facts)
+    return facts if now is None else replace(facts, later_log_start=now.offset)
+
+
+def with_explanation(replica: AuditedReplica) -> AuditedReplica:
+    """With the log start recorded now, if files vanished since they were listed, and if it is a later one."""
+    facts = replica.facts
+    if not any(segment.vanished for segment in replica.segments):
+        return replica
+    before, now = facts.log_start, _recorded_for(facts)
+    if now is None or (before is not None and now.offset <= before.offset):
+        return replica
+    if not replica.segments[-1].vanished:  # the log has grown since it was listed: no more than was listed is judged
+        now = replace(now, offset=max(min(now.offset, replica.log_end_offset), before.offset if before else 0))
+    return replace(replica, facts=replace(facts, log_start=now))
+
+
+def _recorded_for(facts: ReplicaFacts) -> LogStart | None:
+    """None where it is another log's."""
+    now = read_log_start(facts.directory, [])
+    same_log = now is not None and (now.topic_id, now.partition) == (facts.topic_id, facts.partition)
+    return now if same_log else None

@@ -144,6 +144,8 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: int | None
     log_start: LogStart | None
     """From its own file, with the reason."""
+    later_log_start: int = 0
+    """The same when the files of all brokers had been listed."""
     recovery_point: int | None
     cleanly_stopped: bool
     lost_power: bool = True
@@ -235,8 +237,9 @@ class AuditedReplica(msgspec.Struct, kw_only=True):
 
     @property
     def is_unread(self) -> bool:
-        """All segments were gone before they could be read, and some of them had records."""
-        return all(each.vanished for each in self.segments) and any(size for _, size in self.facts.segments)
+        """Segments were gone before they could be read, and nothing behind the log start was read."""
+        vanished = any(each.vanished for each in self.segments) and any(size for _, size in self.facts.segments)
+        return vanished and self.last_end <= self.log_start_offset
 
     @property
     def may_lack_unsynced(self) -> bool:

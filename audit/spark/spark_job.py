@@ -24,7 +24,7 @@ from minibroker.audit.checks.partition_check import compare_partition
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.acked_file import AckedChunk, AckedTask, open_acked, plan_acked, read_acked
 from minibroker.audit.reading.discovery import Inventory
-from minibroker.audit.reading.log_starts import with_later_log_start
+from minibroker.audit.reading.log_starts import with_explanation
 from minibroker.audit.reading.producer_snapshots import read_snapshots
 from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import AuditedReplica, RangeScan, ReplicaFacts, assemble
@@ -193,7 +193,7 @@ def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFact
 def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool, whole_records: bool) -> AuditedReplica:
     own = [scan for scan in scans if scan.directory == facts.directory]
     stitched = stitch(own, lambda task: scan_range(task, with_values=with_values, whole_records=whole_records))
-    return assemble(with_later_log_start(facts, stitched), stitched, read_snapshots(facts))
+    return with_explanation(assemble(facts, stitched, read_snapshots(facts)))
 
 
 def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> list[PartitionResult]:

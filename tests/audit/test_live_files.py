@@ -233,6 +233,17 @@ class Retention:
             replica.write(encode(some_batches(60), end), end)
             self.cluster.set_high_watermark(broker, LINES, read_header(replica.batches()[-1]).end_offset)
 
+    def trim_all(self, deleted: int) -> None:
+        """Records are added, all are trimmed at once, and so many segments are deleted by now."""
+        for broker in self.cluster.brokers:
+            replica = self.cluster.replica(broker, LINES)
+            batches = replica.batches()
+            first, end = read_header(batches[0]).base_offset, read_header(batches[-1]).end_offset
+            replica.write([*batches, *encode([(11, [b"x" * 900])] * 3, end)], first)
+            replica.write_log_start(end + 3)
+            for segment in replica.segments[:deleted]:
+                replica.file(segment).unlink()
+
     def after_the_first_log_start(self, act: Callable[[], None]) -> None:
         """In each look of the audit: when it has read the log start of one broker, and not yet that of another."""
         armed: list[int] = []
@@ -335,6 +346,20 @@ def test_a_log_that_retention_replaces_at_each_look_is_not_lost_but_unproven(ret
     assert {item.kind for item in errors} == {Kind.UNPROVEN}
     assert (report.exit_code, result.verdict) == (10, PartitionVerdict.UNPROVEN)
     assert (result.compared_offsets, result.total_offsets) == (0, 0)
+
+
+def test_a_log_start_behind_all_that_was_listed_is_no_damage(retention: Retention) -> None:
+    """It was recorded after the listing. The log seemed to end in front of its own start."""
+    retention.after_the_first_log_start(lambda: retention.trim_all(0))
+    assert [item.message for item in retention.audit().findings if item.severity is Severity.ERROR] == []
+
+
+def test_a_log_start_behind_the_listed_end_explains_what_vanished_and_is_no_damage(retention: Retention) -> None:
+    """The last segment that was listed is still there, and lies in front of the log start, too."""
+    retention.after_each_discovery(lambda: retention.trim_all(1))
+    (result,) = retention.audit().partitions
+    assert {item.kind for item in result.findings if item.severity is Severity.ERROR} == {Kind.UNPROVEN}
+    assert result.verdict is PartitionVerdict.UNPROVEN
 
 
 def test_one_replica_that_retention_replaces_at_each_look_is_unproven(retention: Retention) -> None:
