@@ -274,7 +274,7 @@ def test_top_ends_cleanly_at_an_interrupt(minibroker: CommandLine) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == b"only events are printed, as they come: `minibroker replicas` prints the replicas\n"
+    assert errors == b"only events are printed, as they come: `minibroker replicas` prints the replicas\n\n"
 
 
 def test_top_prints_events_without_a_terminal(minibroker: CommandLine) -> None:
