@@ -21,6 +21,7 @@ from minibroker.local_cluster.broker_process import was_killed
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.pasteable_cures import with_data_directory
+from minibroker.local_cluster.processes import PROC
 from minibroker.local_cluster.zookeeper_process import PortOwner
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
@@ -44,7 +45,6 @@ BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
 HEALS_CURE = "start the brokers that are down; where another replica leads, it recovers by itself"
 PARTITIONS_SHOWN = 10
-PROCESSES = Path("/proc")
 OTHER_PORTS = "choose other ports (--port, --zookeeper-port)"
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[spark]'"
 
@@ -258,7 +258,7 @@ def _check_port(port: int, owner: PortOwner | str | None, others_may: bool) -> D
 def _service_of(pid: int) -> str | None:
     """The unit of systemd's that runs the process; None if none does, or if that cannot be read."""
     try:
-        lines = (PROCESSES / str(pid) / "cgroup").read_text().splitlines()
+        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
         return None
     paths = [line.rpartition(":")[2] for line in lines if ":/system.slice/" in line]

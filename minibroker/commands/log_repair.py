@@ -116,7 +116,7 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     """Lock the directory: a running broker would change it during the examination."""
     from minibroker.offline.top_entries import READ_ONLY, WRITABLE_CURE, cure_of
     from minibroker.protocol.files.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
-    from minibroker.runtime.adapters.disk import RealDirectoryLock, RealDisk
+    from minibroker.runtime.adapters.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, LockHeld
 
     if not (log_dir / META_PROPERTIES).exists():
@@ -133,20 +133,19 @@ def _lock(log_dir: Path, is_applied: bool) -> "DirectoryLock":
     if is_applied:
         _require_owner(log_dir, (log_dir / META_PROPERTIES).stat().st_uid)
     in_use = f"{log_dir} is in use: stop its broker first"
-    if not is_applied and not os.path.lexists(log_dir / LOCK):  # no broker runs, and nothing is changed
-        return RealDirectoryLock(-1)
-    try:
-        return RealDisk().lock(f"{log_dir}/{LOCK}")
-    except LockHeld:
-        raise CommandFailed(in_use) from None
-    except BadEntry as error:
-        cure = cure_of(str(error), "move that entry away")
-        raise CommandFailed(f"{error}: {cure}, or run this as the broker's user") from None
-    except DiskError as error:
-        if is_applied:
-            other = "free space on its disk" if isinstance(error, DiskFull) else "see whether its disk works"
-            cure = WRITABLE_CURE if READ_ONLY in str(error) else other
-            raise CommandFailed(f"nothing is repaired: {error}: {cure}, and run this again") from None
+    if is_applied or os.path.lexists(log_dir / LOCK):  # an examination makes none: no broker runs, nothing is changed
+        try:
+            return RealDisk().lock(f"{log_dir}/{LOCK}")
+        except LockHeld:
+            raise CommandFailed(in_use) from None
+        except BadEntry as error:
+            cure = cure_of(str(error), "move that entry away")
+            raise CommandFailed(f"{error}: {cure}, or run this as the broker's user") from None
+        except DiskError as error:
+            if is_applied:
+                other = "free space on its disk" if isinstance(error, DiskFull) else "see whether its disk works"
+                cure = WRITABLE_CURE if READ_ONLY in str(error) else other
+                raise CommandFailed(f"nothing is repaired: {error}: {cure}, and run this again") from None
     lock = _lock_without_writing(log_dir / LOCK)
     if lock is None:
         raise CommandFailed(in_use)
@@ -179,7 +178,7 @@ def _log_dir_near(directory: Path) -> Path:
 
 
 def _lock_without_writing(file: Path) -> "DirectoryLock | None":
-    """Where no file can be opened for writing, as on a read-only file system. None: a process holds it."""
+    """Where no file can or must be written, as on a read-only file system. None: a process holds it."""
     import fcntl
 
     from minibroker.runtime.adapters.disk import RealDirectoryLock

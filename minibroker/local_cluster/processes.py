@@ -49,8 +49,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         """Does it run in the directory of this file, and name a file that was called so? The file was removed, or its
         directory renamed: the working directory of a process follows. Another directory may have its former name."""
         try:
-            directory = PROC / str(self.pid) / "cwd"
-            return os.path.basename(word) == file.name and os.path.samefile(directory, file.parent)
+            return os.path.basename(word) == file.name and os.path.samefile(_directory_of(self.pid), file.parent)
         except OSError:
             return False
 
@@ -106,10 +105,9 @@ def own_command_lines() -> Iterator[tuple[int, list[str]]]:
 def is_same_file(pid: int, word: str, file: Path) -> bool:
     """Is this argument of the process the path of that file? A relative one counts from the working directory of the
     process, as far as its system shows that."""
-    directory = PROC / str(pid) / "cwd"
     try:
         # an absolute one stays as it is
-        return os.path.samefile(directory / word, file) and not runs_beside_another(pid, file)
+        return os.path.samefile(_directory_of(pid) / word, file) and not runs_beside_another(pid, file)
     except (OSError, ValueError):
         return False
 
@@ -117,11 +115,16 @@ def is_same_file(pid: int, word: str, file: Path) -> bool:
 def runs_beside_another(pid: int, file: Path) -> bool:
     """Does the process run in another directory that has a file of this name? A cluster's processes run beside their
     files. Its directory was renamed then, and the path in its arguments is of another one now."""
-    directory = PROC / str(pid) / "cwd"
+    directory = _directory_of(pid)
     try:
         return os.path.lexists(directory / file.name) and not os.path.samefile(directory, file.parent)
     except OSError:
         return False
+
+
+def _directory_of(pid: int) -> Path:
+    """The working directory of a process."""
+    return PROC / str(pid) / "cwd"
 
 
 def _reap(pid: int) -> None:

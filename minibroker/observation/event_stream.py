@@ -131,8 +131,10 @@ class EventStream:
     def take_missed(self) -> dict[int, str]:
         """By broker, what is said of the events that it has forgotten unasked since the last call."""
         missed, self._missed = self._missed, Counter()
-        texts = {each: f"its log has {counted(missed[each], 'event')} more" for each in sorted(missed)}
-        return {each: f"broker {each} reported more at once than it keeps: {texts[each]}" for each in texts}
+        return {
+            each: f"broker {each} reported more at once than it keeps: its log has {counted(number, 'event')} more"
+            for each, number in sorted(missed.items())
+        }
 
     def end(self) -> None:
         """Ask no more."""

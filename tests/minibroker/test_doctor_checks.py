@@ -147,7 +147,7 @@ def test_a_service_is_no_process_to_kill(
     for pid, text in ((77, cgroup), (os.getpid(), "0::/system.slice/ci.service\n")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(text)
-    monkeypatch.setattr(doctor_checks, "PROCESSES", tmp_path)
+    monkeypatch.setattr(doctor_checks, "PROC", tmp_path)
     monkeypatch.setattr(doctor_checks, "_port_owner", lambda port: PortOwner(77, "python -m minibroker broker"))
     monkeypatch.setattr(doctor_checks, "cluster_of_process", lambda pid: None)
     (finding,) = doctor_checks.check_ports([9092])
