@@ -327,8 +327,8 @@ class _Loader:
     def _check_epochs(self, found: list[EpochEntry], start: int, end: int) -> None:
         """An epoch is written before its first batch, so unless a power cut may have taken what was written last, the
         file names the epoch of each batch, and rot of either is damage. After a power cut the file may be older, but
-        where a closed segment was synced it names no later epoch than the batches. Without a file, or with a recorded
-        digest of the segment, the batches decide."""
+        names no epoch at another start than the batches, and no later one where a closed segment was synced. Without a
+        file, or with a recorded digest of the segment, the batches decide."""
         may_be_older = not (self.clean or self.was_only_killed)
         compared = min(end, self.synced_end, self.segments[-1].base_offset) if may_be_older else end
         offset = contradicted_at(self.stored_epochs, found, start, compared, may_be_older)

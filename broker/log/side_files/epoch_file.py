@@ -105,14 +105,27 @@ def contradicted_at(
 
     stored: entries of a file, possibly without those of batches in front of its first one.
     found: entries of the batches in the range. Both as (epoch, start offset), rising.
-    may_be_older: the file may lack later epochs, so that only a higher one than that of the batches contradicts them.
+    may_be_older: the file may lack later epochs, so that only a higher one than that of the batches contradicts them,
+        or an epoch that begins elsewhere, also outside of the range.
     """
+    if may_be_older and (moved := epoch_moved_at(stored, found)) is not None:
+        return moved
     changes = {first for _, first in [*stored, *found] if start < first < end}
     for offset in sorted({start} | changes) if start < end else ():
         named, there = epoch_at(stored, offset), epoch_at(found, offset)
         if named > there or (named not in (NO_EPOCH, there) and not may_be_older):
             return offset
     return None
+
+
+def epoch_moved_at(stored: list[EpochEntry], found: list[EpochEntry]) -> int | None:
+    """The first offset where an epoch begins in one of them and not in the other, or None. An epoch has one leader, so
+    it begins at the same offset in each log, and in each state of the file that a power cut may leave (seed 17520936).
+    The first entries may be cut off: they begin where their log does."""
+    starts = dict(stored[1:])
+    return min(
+        (min(start, starts[epoch]) for epoch, start in found[1:] if starts.get(epoch, start) != start), default=None
+    )
 
 
 def epoch_at(entries: list[EpochEntry], offset: int) -> int:

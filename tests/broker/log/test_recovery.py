@@ -158,6 +158,23 @@ def test_an_epoch_that_falls_between_a_closed_segment_and_the_next_is_damage(mac
     assert "behind epoch" in str(log.damage)
 
 
+@pytest.mark.invariant("I13", "I20")
+@pytest.mark.parametrize("batch", [3, 4])
+def test_an_epoch_that_begins_elsewhere_than_its_file_says_is_damage_after_a_power_cut(
+    machine: Machine, batch: int
+) -> None:
+    """One bit turned the epoch of a batch into that of its neighbour, which no CRC covers (seed 17520936). In all
+    states of the file that a power cut may leave, an epoch begins where its leader began it."""
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=0)
+    append(log, 4, epoch=2)
+    drive(log.flush())
+    machine.lose_power()
+    machine.storage.flip_bit(log.segments[0].log_path, batch * len(make_batch(0)[1]) + 15, 1)
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert "different leader epochs" in str(log.damage)
+
+
 def test_segments_after_a_torn_tail_are_deleted(machine: Machine) -> None:
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     log, _ = start_with(machine, 20, config)

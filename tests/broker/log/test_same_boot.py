@@ -197,6 +197,9 @@ def test_where_the_epoch_file_contradicts_batches(
         ([(0, 0), (2, 5)], [(0, 0), (1, 5)], 5),
         ([(0, 0), (2, 5)], [(0, 0)], 5),
         ([(0, 0), (4, 8)], [(0, 0), (1, 5)], 8),  # behind an epoch that it lacks
+        ([(0, 0), (2, 12)], [(0, 0), (2, 11), (3, 15)], 11),  # behind the range, an epoch begins earlier,
+        ([(0, 0), (2, 11), (5, 17)], [(0, 0), (2, 12)], 11),  # or later
+        ([(2, 12)], [(0, 0), (2, 11), (4, 14)], None),  # it lost its head
     ],
 )
 def test_where_an_epoch_file_that_may_be_older_contradicts_batches(
