@@ -255,10 +255,12 @@ def _open(file: str, *, may_be_topic: bool) -> int:
 def _open_report(file: str | None) -> "ReportFile | None":
     from minibroker.records.produce_outputs import opened_report
 
-    if file is not None and os.path.isfile(file) and os.path.getsize(file):  # an earlier list is what an audit needs
-        raise CommandFailed(f"{file} has content already: name another file for --report, or remove this one")
     try:
         return opened_report(file) if file is not None else None
+    except BlockingIOError:
+        raise CommandFailed(f"{file} is being written by another command: name another file for --report") from None
+    except FileExistsError:
+        raise CommandFailed(f"{file} has content already: name another file for --report, or remove this one") from None
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
 

@@ -6,7 +6,9 @@ Theory. An error that came out of the counting of acknowledgements would lose th
 nothing more and keeps its problem, and who sends looks there between two chunks of lines.
 """
 
+import fcntl
 import os
+import stat
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -66,5 +68,25 @@ class OffsetLines:
 
 
 def opened_report(path: str) -> ReportFile:
-    """Raises OSError."""
-    return ReportFile(os.fsdecode(path), open(path, "wb", 1 << 20))
+    """Raises BlockingIOError while another command writes this list, FileExistsError if it has content: an earlier list
+    is what an audit needs. Also raises any other OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # it is empty until the first records are acknowledged
+            _lock(descriptor)
+            if os.fstat(descriptor).st_size:
+                raise FileExistsError
+    except OSError:
+        os.close(descriptor)
+        raise
+    return ReportFile(os.fsdecode(path), os.fdopen(descriptor, "wb", 1 << 20))
+
+
+def _lock(descriptor: int) -> None:
+    """Until it is closed. Not where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass

@@ -15,7 +15,7 @@ from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_INTERRUPTED,
 from minibroker.commands.produce import _conclude, _Options, _send_all, _topic_and_file, produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import ProduceRequest
-from minibroker.records.produce_outputs import OffsetLines, ReportFile
+from minibroker.records.produce_outputs import OffsetLines, ReportFile, opened_report
 from minibroker.records.record_sender import RecordSender, Tally
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world.world import SimulatedWorld
@@ -300,6 +300,24 @@ def test_a_list_of_acknowledged_records_is_not_overwritten(tmp_path: Path) -> No
     assert "has content" not in CliRunner().invoke(produce, arguments).output
     arguments[arguments.index(str(report))] = "/dev/null"
     assert "has content" not in CliRunner().invoke(produce, arguments).output
+
+
+def test_a_list_that_another_command_is_about_to_write_is_not_taken(tmp_path: Path) -> None:
+    """It was empty until the first records were acknowledged. The second `produce` took it, and the records that it
+    listed were overwritten."""
+    first = opened_report(str(tmp_path / "acknowledged.tsv"))
+    with pytest.raises(BlockingIOError):
+        opened_report(str(tmp_path / "acknowledged.tsv"))
+    arguments = ["-t", "t", "-b", "127.0.0.1:1", "--report", str(tmp_path / "acknowledged.tsv")]
+    result = CliRunner().invoke(produce, [*arguments, "/dev/null"])
+    assert result.exit_code == EXIT_COULD_NOT
+    assert result.output == f"error: {arguments[-1]} is being written by another command: name another file for --report\n"
+    first.write(b"a list")
+    first.close()
+    with pytest.raises(FileExistsError):
+        opened_report(str(tmp_path / "acknowledged.tsv"))
+    opened = [opened_report("/dev/null"), opened_report("/dev/null")]  # a device is no list
+    assert [each.close() for each in opened] == [None, None]
 
 
 def test_a_word_that_is_no_file_may_have_been_meant_as_a_topic() -> None:
