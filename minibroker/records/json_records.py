@@ -15,12 +15,13 @@ Owns: the fields and what they mean. Leaves to others: reading lines, sending, a
 
 import base64
 import json
+from collections import Counter
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from minibroker.records.json_refusals import FIELDS, HEADER_FORMS, why_refused
+from minibroker.records.json_refusals import FIELDS, HEADER_FORMS, SHOWN, why_refused
 
 
 class BadRecord(ValueError):
@@ -57,6 +58,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode = msgspec.json.Decoder(_Line).decode
+NAMES_SOUGHT = 16
+"""A line with more headers is read again rather than searched for each of them."""
 _QUOTED = tuple(f'"{name}"'.encode() for name in FIELDS)
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -66,7 +69,8 @@ def parse_json_record(line: bytes) -> InputRecord:
     try:
         found = _decode(line)
         _refuse_two_names(found)
-        if any(line.count(name) > 1 for name in _QUOTED):
+        names = [f'"{name}"'.encode() for name in found.headers] if isinstance(found.headers, dict) else []
+        if len(names) > NAMES_SOUGHT or any(line.count(name) > 1 for name in (*_QUOTED, *names)):
             _refuse_repeated(line)
         value = found.payload if isinstance(found.value, UnsetType) else found.value
         if isinstance(value, UnsetType):
@@ -95,13 +99,20 @@ def _refuse_two_names(found: _Line) -> None:
 
 
 def _refuse_repeated(line: bytes) -> None:
-    """msgspec takes the last of several. Slow: only for lines in which a field's name stands twice, if only within a
-    value. (A name that is spelt with escapes is not found.)"""
+    """msgspec takes the last of several. Slow: only for lines in which the name of a field or a header stands twice, if
+    only within a value. (A name that is spelt with escapes is not found.)"""
     pairs = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str).decode(line.decode())
     names = [name for name, _ in pairs]  # of the outermost object
     for name in FIELDS:
         if names.count(name) > 1:
             raise BadRecord(f"has `{name}` twice: give one")
+    headers = dict(pairs).get("headers") or ()
+    counts = Counter(
+        each[0] for each in headers if isinstance(each, tuple)
+    )  # of a list, in which names may repeat: none
+    for name, count in counts.items():
+        if count > 1:
+            raise BadRecord(f'has the header {name[:SHOWN]!r} twice in an object: give [["name", "value"], ..]')
 
 
 def _bytes(raw: msgspec.Raw, is_base64: bool) -> bytes | None:

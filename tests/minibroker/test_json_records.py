@@ -108,12 +108,25 @@ def test_a_field_that_is_given_twice_is_refused(line: bytes, name: str) -> None:
         parse_json_record(line)
 
 
+@pytest.mark.parametrize("value", ["null", '"2"'])
+def test_a_header_that_an_object_names_twice_is_refused(value: str) -> None:
+    """The first one was dropped silently. A record may have both, as pairs."""
+    with pytest.raises(BadRecord, match=r"^has the header 'h' twice in an object: give \[\["):
+        parse_json_record(b'{"value": "v", "headers": {"h": "1", "g": "h", "h": %s}}' % value.encode())
+    many = b", ".join(b'"%d": "1"' % each for each in range(30))
+    with pytest.raises(BadRecord, match=r"^has the header '0' twice"):
+        parse_json_record(b'{"value": "v", "headers": {%s, "0": "2"}}' % many)
+    record = parse_json_record(b'{"value": "v", "headers": [["h", "1"], ["h", "2"]]}')
+    assert record.headers == (("h", b"1"), ("h", b"2"))
+
+
 @pytest.mark.parametrize(
     "line",
     [
         b'{"value": {"value": 1, "key": 2, "value": 3}, "key": "k"}',
         b'{"value": "\\"value\\": and \\"value\\":"}',
         b'{"value": ["value", "key"], "key": "value"}',
+        b'{"value": {"h": 1, "h": 2}, "headers": {"h": "h", "value": "h"}}',
         b'{"value": ' + b"9" * 5_000 + b', "key": "value"}',
     ],
 )
