@@ -75,13 +75,22 @@ def _is_after(first: StartingPoint, last: StartingPoint) -> bool:
     return first.number > last.number
 
 
+def _is_day(date: str) -> bool:
+    try:
+        datetime.fromisoformat(date)
+    except ValueError:
+        return False
+    return True
+
+
 def _milliseconds(text: str) -> int:
     """Raises BadStartingPoint, also for a year or a date without dashes: as milliseconds it would be in the first hours
     of 1970. Who means those writes a zero before them."""
     is_number = text.isascii() and text.isdigit()
     if is_number and len(text) in (4, 8) and text[:2] in ("19", "20"):
         date = f"{text[:4]}-{text[4:6] or '01'}-{text[6:] or '01'}"
-        raise BadStartingPoint(f"'@{text}' is a date or milliseconds: give @{date}, or @0{text} for milliseconds")
+        what = f"a date or milliseconds: give @{date}" if _is_day(date) else "no day: give @YYYY-MM-DD"
+        raise BadStartingPoint(f"'@{text}' is {what}, or @0{text} for milliseconds")
     try:
         return int(text) if is_number else round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):  # also a year that the clock does not have, and thousands of digits

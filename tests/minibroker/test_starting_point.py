@@ -67,6 +67,12 @@ def test_a_date_in_digits_alone_is_not_taken_for_milliseconds(text: str, date: s
         parse_range(text)
 
 
+def test_digits_of_no_day_are_not_answered_with_that_day() -> None:
+    """The cure was @2027-02-30, which is refused, too."""
+    with pytest.raises(BadStartingPoint, match=r"^'@20270230' is no day: give .*, or @020270230 for milliseconds$"):
+        parse_range("@20270230")
+
+
 def test_milliseconds_that_look_like_a_date_are_written_with_a_zero() -> None:
     assert parse_start("@02027") == StartingPoint(StartKind.TIME, 2027)
     assert parse_start("@3027") == StartingPoint(StartKind.TIME, 3027)
