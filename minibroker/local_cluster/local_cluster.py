@@ -21,6 +21,7 @@ from minibroker.local_cluster.broker_process import configuration_file, ended_br
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
     START_CURE,
+    STATE_FILE,
     ClusterFailed,
     ClusterMissing,
     ClusterRecord,
@@ -254,9 +255,10 @@ class LocalCluster:
             view = await self.look()
         before = None if view is None else state_of_view(view)
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
-        connected = None if wipe else await self.zookeeper.state()
+        is_known = (self.data_directory / STATE_FILE).exists() and not self.running_brokers()  # none started since
+        connected = None if wipe or is_known else await self.zookeeper.state()
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
-        state, after = before, None if wipe else await self.zookeeper.state()
+        state, after = before, None if wipe or is_known else await self.zookeeper.state()
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
             state = joined(before, connected, after, clean)

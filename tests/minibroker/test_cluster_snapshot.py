@@ -8,7 +8,7 @@ import pytest
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster
 from minibroker.local_cluster import cluster_snapshot, local_cluster
-from minibroker.local_cluster.cluster_file import STATE_FILE
+from minibroker.local_cluster.cluster_file import STATE_FILE, forget_cluster_state
 from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.cluster_view import BrokerView, ClusterView
@@ -131,6 +131,27 @@ def test_the_directory_of_a_broker_is_that_of_its_registration() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- when it is written
+@pytest.mark.parametrize("has_started", [True, False])
+async def test_a_second_stop_keeps_what_the_first_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_started: bool
+) -> None:
+    """ZooKeeper alone was started, and knows neither who was in sync before the stop nor what was committed: the state
+    that says so was overwritten, and the audit then missed that a replica had lost records. The start of a broker
+    removes that state."""
+
+    async def state() -> ClusterState:
+        return at_the_end()
+
+    cluster = LocalCluster(tmp_path, 1)
+    monkeypatch.setattr(cluster.zookeeper, "state", state)
+    (tmp_path / STATE_FILE).write_text("of the first stop")
+    if has_started:
+        forget_cluster_state(tmp_path)
+    assert await cluster.down() == []
+    assert ((tmp_path / STATE_FILE).read_text() == "of the first stop") != has_started
+    assert (tmp_path / STATE_FILE).exists()
+
+
 @pytest.mark.parametrize("is_interrupted", [True, False])
 async def test_no_state_is_left_of_a_cluster_that_was_not_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
