@@ -1,5 +1,6 @@
 """`minibroker cluster ..`: start, watch, break and stop a cluster on this machine."""
 
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -305,6 +306,15 @@ def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
     click.echo(f"zookeeper {local.zookeeper.state_text()} at {zookeeper.connect}; data in {local.data_directory}")
 
 
+def _refuse_unrecorded(data_dir: Path) -> None:
+    """Without `cluster.json` a cluster may run: its directory was removed, or the file. Raises ClusterFailed."""
+    from minibroker.local_cluster.cluster_file import CLUSTER_FILE
+    from minibroker.local_cluster.unrecorded_processes import refuse_unrecorded
+
+    if not os.path.lexists(data_dir / CLUSTER_FILE):  # also without the right to look
+        refuse_unrecorded(data_dir.absolute())
+
+
 def _refuse_servers(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
         other = f"`minibroker replicas --check -b {value}`"
@@ -331,6 +341,7 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
         try:
             local = LocalCluster.open(data_dir)
         except ClusterMissing as error:
+            _refuse_unrecorded(data_dir)
             other = "of a cluster elsewhere: `minibroker replicas --check -b HOST:PORT`"
             raise ClusterMissing(f"{error}; {other}") from None
         try:
@@ -438,6 +449,7 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
     from minibroker.protocol.files.cluster_state import CLUSTER_STATE
 
     async def end() -> list[str]:
+        _refuse_unrecorded(data_dir)
         if wipe and remove_failed_start(data_dir):
             return []
         problems = await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)

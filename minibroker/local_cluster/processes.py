@@ -122,6 +122,16 @@ def runs_beside_another(pid: int, file: Path) -> bool:
         return False
 
 
+def ran_beside_removed(pid: int, word: str, file: Path) -> bool:
+    """Is this argument the path that the file had, and was its directory, in which the process runs, removed?"""
+    path = os.path.realpath(file)
+    try:
+        removed = os.readlink(_directory_of(pid))
+    except OSError:
+        return False
+    return removed == f"{os.path.dirname(path)} (deleted)" and os.path.realpath(word) == path
+
+
 def _directory_of(pid: int) -> Path:
     """The working directory of a process."""
     return PROC / str(pid) / "cwd"

@@ -19,6 +19,7 @@ from minibroker.local_cluster.processes import (
     identify,
     is_same_file,
     own_command_lines,
+    ran_beside_removed,
     runs_beside_another,
 )
 from minibroker.local_cluster.zookeeper_process import CONFIGURATION, MAIN_CLASS
@@ -43,21 +44,26 @@ def add_unrecorded(data_directory: Path, record: ClusterRecord) -> None:
 
 
 def refuse_unrecorded(data_directory: Path) -> None:
-    """Raise ClusterFailed if a ZooKeeper or a broker runs in a directory that has no usable `cluster.json`. A second
-    ZooKeeper would write to the same files: it takes no lock."""
+    """Raise ClusterFailed if a ZooKeeper or a broker runs in a directory that has no usable `cluster.json`, or was
+    removed. A second ZooKeeper would write to the same files: it takes no lock."""
     zookeeper = data_directory / ZOOKEEPER_DIRECTORY / CONFIGURATION
     found = []
     for pid, words in own_command_lines():
         used = Path(_configuration_of_broker(words))
         is_here = OF_ONE_BROKER.fullmatch(used.name) and is_same_file(pid, str(used.parent), data_directory)
-        is_broker = is_here and not runs_beside_another(pid, data_directory / used.name)
-        if is_broker or (MAIN_CLASS in words and is_same_file(pid, words[-1], zookeeper)):
+        file = data_directory / used.name
+        is_broker = (is_here and not runs_beside_another(pid, file)) or ran_beside_removed(pid, str(used), file)
+        if is_broker or (MAIN_CLASS in words and _runs_zookeeper(pid, words[-1], zookeeper)):
             found.append(str(pid))
     if found:
         raise ClusterFailed(
             f"processes of a cluster run in {data_directory} without a cluster.json: end them with"
             f" `kill {' '.join(sorted(found, key=int))}`, then start it again"
         )
+
+
+def _runs_zookeeper(pid: int, word: str, file: Path) -> bool:
+    return is_same_file(pid, word, file) or ran_beside_removed(pid, word, file)
 
 
 def _runs(process: ProcessIdentity | None, file: Path) -> bool:

@@ -233,6 +233,31 @@ def test_a_second_zookeeper_is_not_started_over_the_data_of_a_running_one(
     assert (tmp_path / "zookeeper" / "data").exists()
 
 
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_cluster_whose_directory_was_removed_is_not_down_while_it_runs(tmp_path: Path, is_made_again: bool) -> None:
+    """After `rm -rf` of it `down` knew no cluster, and `down --wipe` after a start that was refused said 'down'."""
+    directory = tmp_path / "data"
+    (directory / "zookeeper").mkdir(parents=True)
+    broker = broker_process_of(directory, 1)
+    configuration = str(directory / "zookeeper" / "zoo.cfg")
+    zookeeper = runs_as(
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain", configuration, directory=directory / "zookeeper"
+    )
+    shutil.rmtree(directory)
+    if is_made_again:
+        directory.mkdir()
+        (directory / "cluster.lock").touch()
+    first, second = sorted([broker, zookeeper])
+    for command in (["status"], ["down"], ["down", "--wipe"]):
+        result = CliRunner().invoke(minibroker, ["cluster", *command, "--data-dir", str(directory)])
+        assert result.exit_code == 1
+        assert result.output == (
+            f"error: processes of a cluster run in {directory} without a cluster.json: end them with"
+            f" `kill {first} {second}`, then start it again\n"
+        )
+    assert directory.exists() == is_made_again
+
+
 async def test_down_of_a_copy_leaves_the_zookeeper_of_the_original(tmp_path: Path) -> None:
     """A data directory that is copied while it is used names the processes of the original. Once they lost their
     ZooKeeper."""
