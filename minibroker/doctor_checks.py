@@ -22,7 +22,7 @@ from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, 
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.pasteable_cures import with_data_directory
 from minibroker.local_cluster.processes import PROC
-from minibroker.local_cluster.zookeeper_process import PortOwner
+from minibroker.local_cluster.zookeeper_process import OTHER_PORTS, PortOwner
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
@@ -45,7 +45,6 @@ BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
 HEALS_CURE = "start the brokers that are down; where another replica leads, it recovers by itself"
 PARTITIONS_SHOWN = 10
-OTHER_PORTS = "choose other ports (--port, --zookeeper-port)"
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[spark]'"
 
 
@@ -328,15 +327,16 @@ def _together(wrong: list[DoctorFinding]) -> str:
 
 # -------------------------------------------------------------------------------------------------------- a cluster
 def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
-    """Ports of the live processes of a data directory, and its ZooKeeper's address; ([], None) if there is none."""
+    """Ports of the live processes of a data directory, not of the one that it is a copy of, and its ZooKeeper's
+    address; ([], None) if there is none."""
     try:
-        record = read_cluster_file(directory)
+        local = LocalCluster.open(directory)
     except ClusterMissing:
         return [], None
-    held = [broker.port for broker in record.brokers.values() if broker.process and broker.process.is_alive()]
-    if record.zookeeper.process is not None and record.zookeeper.process.is_alive() and record.zookeeper.port:
-        held.append(record.zookeeper.port)
-    return held, record.zookeeper.connect
+    held = [local.record.brokers[each].port for each in local.running_brokers()]
+    if local.record.zookeeper.port is not None and local.zookeeper.is_running():
+        held.append(local.record.zookeeper.port)
+    return held, local.record.zookeeper.connect
 
 
 def check_local_brokers(directory: Path) -> list[DoctorFinding]:

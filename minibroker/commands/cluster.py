@@ -229,13 +229,13 @@ def _refuse_fewer_brokers(local: "LocalCluster", data_dir: Path) -> None:
 def _check_settings(local: "LocalCluster") -> None:
     """Raise WrongUsage where a broker would refuse its settings, or two processes would have one port."""
     from minibroker.commands.broker import problem_of_settings
-    from minibroker.doctor_checks import OTHER_PORTS
     from minibroker.local_cluster.broker_process import (
         broker_settings,
         inherited_variables,
         problem_of_common_settings,
     )
     from minibroker.local_cluster.cluster_file import shared_port
+    from minibroker.local_cluster.zookeeper_process import OTHER_PORTS
 
     if problem := problem_of_common_settings(local.record.settings):
         raise WrongUsage(problem)

@@ -141,6 +141,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         from minibroker.local_cluster.broker_process import inherited_variables
         from minibroker.local_cluster.cluster_file import ClusterFailed
         from minibroker.local_cluster.local_cluster import LocalCluster
+        from minibroker.local_cluster.zookeeper_process import PortTaken
 
         if problem := problem_of_settings(NECESSARY_SETTINGS, inherited_variables()):
             raise WrongUsage(f"no broker would start: {problem}")
@@ -158,7 +159,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         for broker_id, end in zip(ids, ends, strict=True):
             if end is None:
                 started.append((str(broker_id), local.server(broker_id)))
-            elif isinstance(end, ClusterFailed):
+            elif isinstance(end, (ClusterFailed, PortTaken)):
                 problems.append(str(end))
             else:
                 raise end

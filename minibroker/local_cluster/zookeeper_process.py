@@ -37,6 +37,7 @@ TICK_MS = 500
 """Sessions may last 2 to 20 ticks: 1 to 10 s. Kafka's usual 2 s per tick would not allow a session of 3 s."""
 
 PORT_TIMEOUT_S = 5.0
+OTHER_PORTS = "choose other ports (--port, --zookeeper-port)"
 READY_POLL_SECONDS = 0.05
 ANSWER_SECONDS = 1.0
 STOP_SECONDS = 5.0
@@ -139,7 +140,7 @@ def command_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "unknown"
-    text = " ".join(word.decode(errors="replace") for word in words if word)
+    text = " ".join(b" ".join(words).decode(errors="replace").split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -156,7 +157,7 @@ def refuse_taken_port(port: int, host: str = "127.0.0.1") -> None:
     if owner is None:
         raise PortTaken(f"port {port} cannot be used: {reason}")
     by = owner.command if owner.pid is None else f"pid {owner.pid} ({owner.command})"
-    raise PortTaken(f"port {port} is taken by {by}")
+    raise PortTaken(f"port {port} is taken by {by}: end it, or {OTHER_PORTS}")
 
 
 async def wait_for_port(port: int) -> None:

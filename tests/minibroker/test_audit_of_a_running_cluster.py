@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
@@ -27,13 +28,17 @@ def write_running_cluster(directory: Path, process: ProcessIdentity | None) -> N
     write_cluster_file(directory, record)
 
 
-def test_the_address_of_its_zookeeper_is_told(tmp_path: Path) -> None:
-    """A cluster that runs leaves no cluster-state.json, and the finding says HOST:PORT."""
+def test_the_address_of_its_zookeeper_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that runs leaves no cluster-state.json, and the finding says HOST:PORT. A copy of its directory names
+    its processes, too, and was said to run."""
     cluster = PlantedCluster(tmp_path)
     cluster.write(TopicPartition("lines", 0), ENCODED)
     (tmp_path / CLUSTER_STATE).unlink()
     write_running_cluster(tmp_path, identify(os.getpid()))
-    assert audited(tmp_path) == (10, HINT)
-    assert audited(tmp_path, "--allow-unproven") == (0, "")
+    assert audited(tmp_path) == (10, ""), "it was not started with the files of this directory"
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcessIdentity, "was_started_with", lambda self, file: file.parent == tmp_path)
+        assert audited(tmp_path) == (10, HINT)
+        assert audited(tmp_path, "--allow-unproven") == (0, "")
     write_running_cluster(tmp_path, None)
     assert audited(tmp_path) == (10, "")

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
+from minibroker.doctor_checks import ports_of_cluster_in
 from minibroker.local_cluster import cluster_zookeeper, local_cluster
 from minibroker.local_cluster.broker_process import configuration_file
 from minibroker.local_cluster.cluster_file import (
@@ -268,6 +269,7 @@ async def test_down_of_a_copy_leaves_the_zookeeper_of_the_original(tmp_path: Pat
     record = LocalCluster(tmp_path / "copy", 1).record
     record.zookeeper.process = identify(runs_as("org.apache.zookeeper.server.quorum.QuorumPeerMain", configuration))
     write_cluster_file(tmp_path / "copy", record)
+    assert ports_of_cluster_in(tmp_path / "copy") == ([], record.zookeeper.connect), "the doctor, the audit and a start"
     assert await LocalCluster.open(tmp_path / "copy").down() == []
     assert CHILDREN[-1].poll() is None
 

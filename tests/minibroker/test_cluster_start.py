@@ -19,6 +19,7 @@ from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import ProcessIdentity
+from minibroker.local_cluster.zookeeper_process import PortTaken
 
 
 def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
@@ -44,6 +45,29 @@ def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
     assert started == [2]
     assert printed.stdout == "broker 2: started, address: 127.0.0.1:2\n"
     assert (printed.exit_code, "broker 1 is already running" in printed.stderr) == (1, True)
+
+
+def test_a_broker_whose_port_is_taken_does_not_hide_the_start_of_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others were started, and not a word of it was said."""
+
+    async def begin(broker_id: int, timeout_s: float) -> None:
+        if broker_id == 1:
+            raise PortTaken("port 9092 is taken by pid 7 (nc -l)")
+
+    cluster = SimpleNamespace(
+        broker_ids=[1, 2],
+        process_state=lambda broker_id: "down",
+        paused=lambda *broker_ids: [],
+        start=begin,
+        server=lambda broker_id: f"127.0.0.1:{broker_id}",
+        zookeeper=SimpleNamespace(is_down=lambda: False, require=lambda: None),
+    )
+    monkeypatch.setattr(LocalCluster, "open", lambda directory: cluster)
+    printed = CliRunner().invoke(start, ["--data-dir", str(tmp_path)])
+    assert (printed.exit_code, printed.stdout) == (1, "broker 2: started, address: 127.0.0.1:2\n")
+    assert printed.stderr == "error: port 9092 is taken by pid 7 (nc -l)\n"
 
 
 def test_a_start_of_all_that_is_down_names_what_is_paused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

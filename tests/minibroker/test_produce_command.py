@@ -311,7 +311,9 @@ def test_a_list_that_another_command_is_about_to_write_is_not_taken(tmp_path: Pa
     arguments = ["-t", "t", "-b", "127.0.0.1:1", "--report", str(tmp_path / "acknowledged.tsv")]
     result = CliRunner().invoke(produce, [*arguments, "/dev/null"])
     assert result.exit_code == EXIT_COULD_NOT
-    assert result.output == f"error: {arguments[-1]} is being written by another command: name another file for --report\n"
+    assert (
+        result.output == f"error: {arguments[-1]} is being written by another command: name another file for --report\n"
+    )
     first.write(b"a list")
     first.close()
     with pytest.raises(FileExistsError):

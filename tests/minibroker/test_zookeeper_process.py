@@ -17,6 +17,7 @@ from minibroker.local_cluster.zookeeper_process import (
     ZooKeeperFailed,
     ZooKeeperProcess,
     ask_zookeeper,
+    command_of,
     find_java,
     find_port_owner,
     java_version,
@@ -77,10 +78,21 @@ def test_taken_port_is_named_with_its_owner() -> None:
         owner = find_port_owner(port)
         assert owner is not None
         assert owner.pid == os.getpid()
-        with pytest.raises(PortTaken, match=rf"port {port} is taken by pid {os.getpid()} \(.*python"):
+        with pytest.raises(PortTaken, match=rf"port {port} is taken by pid {os.getpid()} \(.*python.*: end it, or"):
             refuse_taken_port(port)
     assert find_port_owner(port) is None
     refuse_taken_port(port)
+
+
+def test_the_command_of_a_process_is_one_line() -> None:
+    """`python -c` with a script of several lines made an error of several lines."""
+    script = "print(flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert command_of(child.pid).endswith(" -c print(flush=True) input()")
 
 
 @pytest.mark.system
