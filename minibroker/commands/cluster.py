@@ -457,16 +457,17 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
         return problems if is_told else [*problems, *why_no_state(data_dir)]
 
     try:
-        problems = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")
+        told = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")
     except KeyboardInterrupt:
         again = "`minibroker cluster down` again stops the rest"
         note(pasteable(f"interrupted: a part of the cluster may still run; {again}", data_dir))
         raise
+    problems = [pasteable(problem, data_dir) for problem in told]
     wiped = wipe and is_unused(data_dir)
     if as_json:
         print_json({"down": True, "wiped": wiped, "problems": problems})
     else:
         for problem in problems:
-            note(pasteable(problem, data_dir))
+            note(problem)
         click.echo("down" + ("; its data is removed" if wiped else f"; the data stays in {data_dir}"))
     return EXIT_FINE

@@ -236,6 +236,14 @@ def forget_cluster_state(data_directory: Path) -> None:
     (data_directory / STATE_FILE).unlink(missing_ok=True)
 
 
+def keeps_cluster_state(data_directory: Path, *, is_running: bool = False) -> bool:
+    """Is there a snapshot that a stop must not replace? Each start of a broker removes it, so an earlier stop left it,
+    or another one that goes on: it knows more. One that was taken of brokers that run is removed."""
+    if is_running:
+        forget_cluster_state(data_directory)
+    return (data_directory / STATE_FILE).exists()
+
+
 def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with written(path):

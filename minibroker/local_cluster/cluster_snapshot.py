@@ -18,6 +18,7 @@ from minibroker.protocol.files.cluster_state import CLUSTER_STATE, VERSION, Clus
 from minibroker.protocol.wire.messages import MetadataPartition, ReplicaStateDescription
 
 ZOOKEEPER_TIMEOUT_S = 10.0
+NO_STATE = "without it `minibroker audit` has less to compare the logs with"
 
 log = logging.getLogger("minibroker.cluster")
 
@@ -65,14 +66,16 @@ def why_no_state(data_directory: Path) -> list[str]:
     return [f"{CLUSTER_STATE} was not written: neither a broker nor ZooKeeper could be asked. For the audit, {cure}"]
 
 
-async def ask_zookeeper(connect: str) -> ClusterState | None:
-    """ZooKeeper's state; None if no broker ever registered there, or if it cannot be read, which is logged."""
+async def ask_zookeeper(connect: str, *, brokers_told: bool) -> ClusterState | None:
+    """ZooKeeper's state; None if no broker ever registered there, or if it cannot be read. Then what the brokers told
+    is all that there is, which is logged."""
     try:
         return await asyncio.to_thread(read_cluster_from_zookeeper, connect, ZOOKEEPER_TIMEOUT_S)
     except NoCluster:
         return None
     except AuditError as error:
-        log.warning("cluster-state.json holds only what the brokers reported: %s", error)
+        if brokers_told:
+            log.warning("cluster-state.json holds only what the brokers reported: %s", error)
         return None
 
 

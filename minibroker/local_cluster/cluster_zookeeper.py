@@ -123,9 +123,10 @@ class ClusterZooKeeper:
             await wait_until(lambda: not self.is_running(), KILL_TIMEOUT_S)
         record.process = None
 
-    async def state(self) -> ClusterState | None:
-        """The cluster's state as it has it now; None if it is the cluster's own and does not run."""
+    async def state(self, *, brokers_told: bool = False) -> ClusterState | None:
+        """The cluster's state as it has it now; None if it is the cluster's own and does not run. If it cannot be read,
+        that is logged where the brokers told theirs."""
         record = self._record()
         if record.port is not None and not self.is_running():
             return None
-        return await ask_zookeeper(record.connect)
+        return await ask_zookeeper(record.connect, brokers_told=brokers_told)

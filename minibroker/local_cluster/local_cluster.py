@@ -21,7 +21,6 @@ from minibroker.local_cluster.broker_process import configuration_file, ended_br
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
     START_CURE,
-    STATE_FILE,
     ClusterFailed,
     ClusterMissing,
     ClusterRecord,
@@ -33,6 +32,7 @@ from minibroker.local_cluster.cluster_file import (
     forget_cluster_state,
     forget_failed_start,
     is_unused,
+    keeps_cluster_state,
     new_record,
     read_cluster_file,
     refuse_fewer_brokers,
@@ -43,7 +43,7 @@ from minibroker.local_cluster.cluster_file import (
     write_cluster_file,
     write_cluster_state,
 )
-from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
+from minibroker.local_cluster.cluster_snapshot import NO_STATE, joined, state_of_view
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
 from minibroker.local_cluster.processes import ProcessIdentity, wait_until
@@ -60,7 +60,6 @@ STOP_TIMEOUT_S = 30.0  # a clean stop hands over leadership and syncs every log
 KILL_TIMEOUT_S = 10.0
 SETTLE_S, POLL_S = 5.0, 0.1
 Tell = Callable[[str], None]
-NO_STATE = "without it `minibroker audit` has less to compare the logs with"
 STATUS = "until the next start `minibroker cluster status` says that"
 RUNS_ON = "the cluster keeps running"
 
@@ -255,21 +254,20 @@ class LocalCluster:
             view = await self.look()
         before = None if view is None else state_of_view(view)
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
-        is_known = (self.data_directory / STATE_FILE).exists() and not self.running_brokers()  # none started since
-        connected = None if wipe or is_known else await self.zookeeper.state()
+        asks = not (wipe or keeps_cluster_state(self.data_directory, is_running=bool(self.running_brokers())))
+        connected = await self.zookeeper.state() if asks else None
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
-        state, after = before, None if wipe or is_known else await self.zookeeper.state()
+        state, after = before, await self.zookeeper.state(brokers_told=before is not None) if asks else None
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
             state = joined(before, connected, after, clean)
-        unwritten = None
-        if state is not None and not wipe:  # not before all have stopped: what runs on would contradict it
-            unwritten = why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE)
+        if state is not None and asks and not keeps_cluster_state(self.data_directory):  # all have ended
+            problems.append(why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE))
         await self.zookeeper.stop()
         unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")
         refuse_used(self.data_directory)
         self.warnings.clear()  # they say the same of single brokers
-        problems += [remove_cluster_files(self.data_directory, self.record)] if wipe else [unwritten, unsaved]
+        problems += [remove_cluster_files(self.data_directory, self.record)] if wipe else [unsaved]
         return [problem for problem in problems if problem is not None]
 
     async def _stop_brokers(self, timeout_s: float, controller_id: int | None) -> list[str | None]:

@@ -1,5 +1,6 @@
 """Messages of `minibroker cluster` about what a user typed, and while a user waits."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
+from minibroker.audit.errors import AuditError
 from minibroker.command_line import EXIT_USAGE, ProgressLine
+from minibroker.local_cluster import cluster_snapshot
 from minibroker.local_cluster.cluster_file import write_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation import cluster_view
@@ -87,10 +90,27 @@ def test_a_stop_says_that_nothing_was_left_to_ask_for_the_audit(tmp_path: Path) 
         "cluster-state.json was not written: neither a broker nor ZooKeeper could be asked. For the audit, `minibroker"
         f" cluster up --data-dir {tmp_path}`, then `minibroker cluster down --data-dir {tmp_path}` write it\n"
     )
+    assert json.loads(CliRunner().invoke(minibroker, [*down, "--json"]).stdout)["problems"] == [result.stderr.strip()]
     (tmp_path / "cluster-state.json").touch()  # of the stop before
     assert CliRunner().invoke(minibroker, down).stderr == ""
     (tmp_path / "cluster-state.json").unlink()
     assert CliRunner().invoke(minibroker, [*down, "--wipe"]).stderr == ""
+
+
+def test_a_stop_does_not_say_that_a_file_holds_what_no_broker_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once it said so twice, and then that the file was not written."""
+    record = LocalCluster(tmp_path, 1, zookeeper="127.0.0.1:1").record
+    write_cluster_file(tmp_path, record)
+
+    def refuse(connect: str, timeout_s: float) -> None:
+        raise AuditError(f"ZooKeeper at {connect} cannot be read")
+
+    monkeypatch.setattr(cluster_snapshot, "read_cluster_from_zookeeper", refuse)
+    result = CliRunner().invoke(minibroker, ["cluster", "down", "--data-dir", str(tmp_path)])
+    assert "cluster-state.json was not written: neither a broker nor ZooKeeper could be asked" in result.stderr
+    assert "reported" not in caplog.text
 
 
 def test_the_line_of_a_wait_shows_the_time_and_no_cure(monkeypatch: pytest.MonkeyPatch) -> None:

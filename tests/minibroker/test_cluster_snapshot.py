@@ -33,7 +33,7 @@ async def test_a_zookeeper_without_brokers_causes_no_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing(monkeypatch, NoCluster("knows no cluster"))
-    assert await cluster_snapshot.ask_zookeeper("localhost:1") is None
+    assert await cluster_snapshot.ask_zookeeper("localhost:1", brokers_told=True) is None
     assert not caplog.records
 
 
@@ -41,7 +41,7 @@ async def test_a_zookeeper_that_cannot_be_read_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing(monkeypatch, AuditError("does not answer"))
-    assert await cluster_snapshot.ask_zookeeper("localhost:1") is None
+    assert await cluster_snapshot.ask_zookeeper("localhost:1", brokers_told=True) is None
     assert caplog.messages == ["cluster-state.json holds only what the brokers reported: does not answer"]
 
 
@@ -139,7 +139,7 @@ async def test_a_second_stop_keeps_what_the_first_one_wrote(
     that says so was overwritten, and the audit then missed that a replica had lost records. The start of a broker
     removes that state."""
 
-    async def state() -> ClusterState:
+    async def state(**_: object) -> ClusterState:
         return at_the_end()
 
     cluster = LocalCluster(tmp_path, 1)
@@ -150,6 +150,40 @@ async def test_a_second_stop_keeps_what_the_first_one_wrote(
     assert await cluster.down() == []
     assert ((tmp_path / STATE_FILE).read_text() == "of the first stop") != has_started
     assert (tmp_path / STATE_FILE).exists()
+
+
+@pytest.mark.parametrize("other_stops", [True, False])
+async def test_of_two_stops_at_once_the_later_one_does_not_replace_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_stops: bool
+) -> None:
+    """The later one saw brokers that were leaving the ISR already, and no ZooKeeper at the end: the first one had
+    stopped it. A state that was taken of running brokers is replaced."""
+
+    class View:
+        controller_id = -1
+
+    async def look() -> View:
+        return View()
+
+    async def nothing(**_: object) -> None:
+        pass
+
+    async def stop(*_: object) -> list[str | None]:
+        monkeypatch.setattr(cluster, "running_brokers", list)
+        if other_stops:
+            (tmp_path / STATE_FILE).write_text("of the other stop")
+        return []
+
+    cluster = LocalCluster(tmp_path, 1)
+    monkeypatch.setattr(cluster, "look", look)
+    monkeypatch.setattr(local_cluster, "state_of_view", lambda _: as_seen("leader", 5))
+    monkeypatch.setattr(cluster.zookeeper, "state", nothing)
+    monkeypatch.setattr(cluster, "running_brokers", lambda: [1])
+    monkeypatch.setattr(cluster, "_stop_brokers", stop)
+    (tmp_path / STATE_FILE).write_text("of running brokers")
+    assert await cluster.down() == []
+    written = (tmp_path / STATE_FILE).read_text()
+    assert written == "of the other stop" if other_stops else '"lines-0"' in written
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False])
@@ -165,7 +199,7 @@ async def test_no_state_is_left_of_a_cluster_that_was_not_stopped(
     async def look() -> View:
         return View()
 
-    async def nothing() -> None:
+    async def nothing(**_: object) -> None:
         pass
 
     async def stop(*_: object) -> list[str | None]:

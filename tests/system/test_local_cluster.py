@@ -110,7 +110,7 @@ async def is_noted(cluster: LocalCluster) -> None:
     """Wait until the witness covers the one record: a leader elected while the cluster stops may not write it."""
     async with asyncio.timeout(30):
         while True:
-            state = await ask_zookeeper(cluster.record.zookeeper.connect)
+            state = await ask_zookeeper(cluster.record.zookeeper.connect, brokers_told=True)
             if state is not None and any(each.committed_offset == 1 for each in state.witnesses.values()):
                 return
             await asyncio.sleep(0.2)
