@@ -443,7 +443,7 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
 
     Leaves a snapshot of leaders, epochs and in-sync replicas for `minibroker audit DIR`.
     """
-    from minibroker.local_cluster.cluster_file import is_unused, remove_failed_start
+    from minibroker.local_cluster.cluster_file import is_unused, only_stop, remove_failed_start
     from minibroker.local_cluster.cluster_snapshot import why_no_state
     from minibroker.local_cluster.local_cluster import LocalCluster
     from minibroker.protocol.files.cluster_state import CLUSTER_STATE
@@ -452,12 +452,13 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
         _refuse_unrecorded(data_dir)
         if wipe and remove_failed_start(data_dir):
             return []
-        problems = await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
+        async with only_stop(data_dir, timeout_s):
+            problems = await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
         is_told = wipe or any(CLUSTER_STATE in problem for problem in problems)
         return problems if is_told else [*problems, *why_no_state(data_dir)]
 
     try:
-        told = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")
+        told = run_on_cluster(end(), data_dir, 2 * timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")
     except KeyboardInterrupt:
         again = "`minibroker cluster down` again stops the rest"
         note(pasteable(f"interrupted: a part of the cluster may still run; {again}", data_dir))

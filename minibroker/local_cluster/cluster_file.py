@@ -19,14 +19,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
 
 from minibroker.command_line import NO_RIGHT_CURE
-from minibroker.local_cluster.processes import ProcessIdentity, free_ports
+from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait_until
 from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.files.checkpoints import LOCK, parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
@@ -236,11 +236,8 @@ def forget_cluster_state(data_directory: Path) -> None:
     (data_directory / STATE_FILE).unlink(missing_ok=True)
 
 
-def keeps_cluster_state(data_directory: Path, *, is_running: bool = False) -> bool:
-    """Is there a snapshot that a stop must not replace? Each start of a broker removes it, so an earlier stop left it,
-    or another one that goes on: it knows more. One that was taken of brokers that run is removed."""
-    if is_running:
-        forget_cluster_state(data_directory)
+def has_cluster_state(data_directory: Path) -> bool:
+    """Is there the snapshot of an earlier stop, since which no broker was started? A later stop knows less."""
     return (data_directory / STATE_FILE).exists()
 
 
@@ -408,6 +405,32 @@ def cluster_lock(data_directory: Path) -> Iterator[None]:
     finally:
         _HELD.discard(data_directory)
         os.close(descriptor)
+
+
+@contextlib.asynccontextmanager
+async def only_stop(data_directory: Path, timeout_s: float) -> AsyncIterator[None]:
+    """No other `cluster down` of this directory stops it meanwhile, as far as it ends in time: the later one would see
+    brokers that have left the ISR, and write a snapshot that knows less."""
+    try:
+        descriptor = os.open(data_directory, os.O_RDONLY)
+    except OSError:  # there is none
+        yield
+        return
+    try:
+        await wait_until(lambda: _locked(descriptor), timeout_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # the file system has no locks
+        pass
+    return True
 
 
 def _wait_for_lock(descriptor: int, data_directory: Path) -> None:

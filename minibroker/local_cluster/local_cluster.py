@@ -31,8 +31,8 @@ from minibroker.local_cluster.cluster_file import (
     continued,
     forget_cluster_state,
     forget_failed_start,
+    has_cluster_state,
     is_unused,
-    keeps_cluster_state,
     new_record,
     read_cluster_file,
     refuse_fewer_brokers,
@@ -254,14 +254,14 @@ class LocalCluster:
             view = await self.look()
         before = None if view is None else state_of_view(view)
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
-        asks = not (wipe or keeps_cluster_state(self.data_directory, is_running=bool(self.running_brokers())))
+        asks = not wipe and (bool(self.running_brokers()) or not has_cluster_state(self.data_directory))
         connected = await self.zookeeper.state() if asks else None
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
         state, after = before, await self.zookeeper.state(brokers_told=before is not None) if asks else None
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
             state = joined(before, connected, after, clean)
-        if state is not None and asks and not keeps_cluster_state(self.data_directory):  # all have ended
+        if state is not None and asks:  # not before all have stopped: what runs on would contradict it
             problems.append(why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE))
         await self.zookeeper.stop()
         unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")

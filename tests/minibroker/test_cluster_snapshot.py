@@ -8,7 +8,7 @@ import pytest
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster
 from minibroker.local_cluster import cluster_snapshot, local_cluster
-from minibroker.local_cluster.cluster_file import STATE_FILE, forget_cluster_state
+from minibroker.local_cluster.cluster_file import STATE_FILE, forget_cluster_state, only_stop
 from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.cluster_view import BrokerView, ClusterView
@@ -152,38 +152,24 @@ async def test_a_second_stop_keeps_what_the_first_one_wrote(
     assert (tmp_path / STATE_FILE).exists()
 
 
-@pytest.mark.parametrize("other_stops", [True, False])
-async def test_of_two_stops_at_once_the_later_one_does_not_replace_the_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_stops: bool
-) -> None:
-    """The later one saw brokers that were leaving the ISR already, and no ZooKeeper at the end: the first one had
-    stopped it. A state that was taken of running brokers is replaced."""
+async def test_one_stop_waits_for_another(tmp_path: Path) -> None:
+    """The later one saw an ISR that was shrinking, or no broker, and its state replaced that of the first one. One that
+    hangs is not waited for without end, and one that has removed the directory not at all."""
+    order: list[str] = []
 
-    class View:
-        controller_id = -1
+    async def stop(name: str, timeout_s: float) -> None:
+        async with only_stop(tmp_path, timeout_s):
+            order.append(f"{name} begins")
+            await asyncio.sleep(0)
+            order.append(f"{name} ends")
 
-    async def look() -> View:
-        return View()
-
-    async def nothing(**_: object) -> None:
-        pass
-
-    async def stop(*_: object) -> list[str | None]:
-        monkeypatch.setattr(cluster, "running_brokers", list)
-        if other_stops:
-            (tmp_path / STATE_FILE).write_text("of the other stop")
-        return []
-
-    cluster = LocalCluster(tmp_path, 1)
-    monkeypatch.setattr(cluster, "look", look)
-    monkeypatch.setattr(local_cluster, "state_of_view", lambda _: as_seen("leader", 5))
-    monkeypatch.setattr(cluster.zookeeper, "state", nothing)
-    monkeypatch.setattr(cluster, "running_brokers", lambda: [1])
-    monkeypatch.setattr(cluster, "_stop_brokers", stop)
-    (tmp_path / STATE_FILE).write_text("of running brokers")
-    assert await cluster.down() == []
-    written = (tmp_path / STATE_FILE).read_text()
-    assert written == "of the other stop" if other_stops else '"lines-0"' in written
+    await asyncio.gather(stop("first", 10), stop("second", 10))
+    assert order == ["first begins", "first ends", "second begins", "second ends"]
+    async with only_stop(tmp_path, 10):
+        await stop("impatient", 0)
+    async with only_stop(tmp_path / "gone", 10):
+        order.append("gone")
+    assert order[4:] == ["impatient begins", "impatient ends", "gone"]
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False])
