@@ -11,6 +11,7 @@ import msgspec
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import TIMESTAMP_MAX
 
 
 class StartKind(Enum):
@@ -84,15 +85,20 @@ def _is_day(date: str) -> bool:
 
 
 def _milliseconds(text: str) -> int:
-    """Raises BadStartingPoint, also for a year or a date without dashes: as milliseconds it would be in the first hours
-    of 1970. Who means those writes a zero before them."""
+    """Raises BadStartingPoint, also for a year or a date without dashes, and for seconds: as milliseconds they would be
+    in the first weeks of 1970. Who means those writes a zero before them."""
     is_number = text.isascii() and text.isdigit()
     if is_number and len(text) in (4, 8) and text[:2] in ("19", "20"):
         date = f"{text[:4]}-{text[4:6] or '01'}-{text[6:] or '01'}"
         what = f"a date or milliseconds: give @{date}" if _is_day(date) else "no day: give @YYYY-MM-DD"
         raise BadStartingPoint(f"'@{text}' is {what}, or @0{text} for milliseconds")
+    if is_number and len(text) == 10 and text[0] in "12":
+        raise BadStartingPoint(f"'@{text}' is seconds or milliseconds: give @{text}000, or @0{text} for milliseconds")
     try:
-        return int(text) if is_number else round(datetime.fromisoformat(text).timestamp() * 1000)
+        found = int(text) if is_number else round(datetime.fromisoformat(text).timestamp() * 1000)
+        if found > TIMESTAMP_MAX:
+            raise OverflowError
+        return found
     except (ValueError, OverflowError):  # also a year that the clock does not have, and thousands of digits
         raise BadStartingPoint(f"'{text}' is not a time: give milliseconds since 1970 or ISO-8601") from None
 

@@ -73,6 +73,20 @@ def test_digits_of_no_day_are_not_answered_with_that_day() -> None:
         parse_range("@20270230")
 
 
+def test_seconds_are_not_taken_for_milliseconds() -> None:
+    """`@$(date +%s)` is in January 1970 then, so everything was read."""
+    with pytest.raises(BadStartingPoint, match=r"is seconds or milliseconds: give @1795903168000, or @01795903168 for"):
+        parse_range("@1795903168")
+    assert parse_start("@01795903168") == StartingPoint(StartKind.TIME, 1795903168)
+
+
+def test_a_time_that_no_record_can_have_is_no_time() -> None:
+    """The client refused it in the words of its own parameter, and with another exit code."""
+    with pytest.raises(BadStartingPoint, match="^'9223372036854775808' is not a time"):
+        parse_start("@9223372036854775808")
+    assert parse_start("@9223372036854775807") == StartingPoint(StartKind.TIME, 2**63 - 1)
+
+
 def test_milliseconds_that_look_like_a_date_are_written_with_a_zero() -> None:
     assert parse_start("@02027") == StartingPoint(StartKind.TIME, 2027)
     assert parse_start("@3027") == StartingPoint(StartKind.TIME, 3027)
