@@ -130,7 +130,12 @@ def pasteable(text: str, data_dir: Path) -> str:
     "--port", type=click.IntRange(1, 65000), help="Port of the first broker.  [default: as before, else 9092]"
 )
 @click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="[default: as before, else 2181]")
-@click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT",
+    callback=lambda ctx, param, value: with_port(value, 2181) if value else None,
+    help="Use this ZooKeeper instead of starting one.",
+)
 @click.option(
     "--set",
     "settings",
@@ -162,7 +167,7 @@ def up(
         brokers=brokers,
         port=port,
         zookeeper_port=zookeeper_port,
-        zookeeper=with_port(zookeeper, 2181) if zookeeper else None,
+        zookeeper=zookeeper,
         settings=named_values(settings, "--set"),
     )
     with _telling_what_is_stopped() as tell:

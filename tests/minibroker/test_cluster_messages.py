@@ -34,6 +34,13 @@ def test_a_data_directory_that_is_a_device_is_a_usage_error(command: str) -> Non
     assert "'/dev/null' is not a directory: name one, or a path that does not exist yet" in result.output
 
 
+def test_a_bad_address_of_zookeeper_is_told_with_its_option() -> None:
+    """It said 'Invalid value', and not of what."""
+    result = CliRunner().invoke(minibroker, ["cluster", "up", "--zookeeper", "h h:1"])
+    assert result.exit_code == EXIT_USAGE
+    assert result.output.endswith("Error: Invalid value for '--zookeeper': 'h h:1' is not HOST:PORT\n")
+
+
 def test_the_state_of_a_cluster_elsewhere_has_another_command(tmp_path: Path) -> None:
     """On a host of docs/DEPLOYMENT.md `cluster status`, which cures named, said only: start one with `cluster up`."""
     result = CliRunner().invoke(minibroker, ["cluster", "status", "--data-dir", str(tmp_path)])
