@@ -82,7 +82,7 @@ def test_seconds_are_not_taken_for_milliseconds() -> None:
 
 def test_a_time_that_no_record_can_have_is_no_time() -> None:
     """The client refused it in the words of its own parameter, and with another exit code."""
-    with pytest.raises(BadStartingPoint, match="^'9223372036854775808' is not a time"):
+    with pytest.raises(BadStartingPoint, match=r"^'9223372036854775808' is not a time"):
         parse_start("@9223372036854775808")
     assert parse_start("@9223372036854775807") == StartingPoint(StartKind.TIME, 2**63 - 1)
 
