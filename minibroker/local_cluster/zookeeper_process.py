@@ -282,7 +282,7 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
     with written(configuration):
         directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         (directory / "data").mkdir(exist_ok=True)
-        configuration.write_text(zookeeper_configuration(directory / "data", port, tick_ms), encoding="utf-8")
+        configuration.write_text(zookeeper_configuration(port, tick_ms), encoding="utf-8")
     log_file = directory / "zookeeper.log"
     command = [java.path, *JVM_OPTIONS, "-Dzookeeper.preAllocSize=4096", "-cp", ":".join(jars), MAIN_CLASS]
     with open(log_file, "ab") as log:
@@ -298,9 +298,11 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
     return ZooKeeperProcess(child.pid, port, str(log_file), child)
 
 
-def zookeeper_configuration(data_directory: Path, port: int, tick_ms: int) -> str:
+def zookeeper_configuration(port: int, tick_ms: int) -> str:
+    """Its data directory counts from the working directory. Java would read a path as ISO-8859-1 with escapes, so with
+    an umlaut or a backslash in it the data would be elsewhere."""
     lines = [
-        f"dataDir={data_directory}",
+        "dataDir=./data",
         f"clientPort={port}",
         "clientPortAddress=127.0.0.1",
         f"tickTime={tick_ms}",

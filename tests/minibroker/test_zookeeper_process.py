@@ -24,6 +24,7 @@ from minibroker.local_cluster.zookeeper_process import (
     last_reasons,
     refuse_taken_port,
     start_zookeeper,
+    zookeeper_configuration,
 )
 from tests.zookeeper_fixture import free_port
 
@@ -95,6 +96,12 @@ def test_the_command_of_a_process_is_one_line() -> None:
         assert command_of(child.pid).endswith(" -c print(flush=True) input()")
 
 
+def test_the_configuration_names_no_path() -> None:
+    """Under a directory with an umlaut or a backslash ZooKeeper wrote its data beside that directory: `--wipe` left it,
+    and the next cluster of that name had the topics, but not the records, of the former one."""
+    assert "dataDir=./data\n" in zookeeper_configuration(2181, 500)
+
+
 @pytest.mark.system
 async def test_ready_means_that_it_serves(zookeeper: ZooKeeperProcess) -> None:
     await zookeeper.wait_ready(10)
@@ -120,9 +127,12 @@ def test_another_zookeeper_on_the_port_does_not_make_ours_ready(zookeeper: ZooKe
 
 @pytest.mark.system
 async def test_a_started_zookeeper_is_found_by_its_pid_and_stopped(tmp_path: Path) -> None:
-    started = start_zookeeper(str(tmp_path / "zookeeper"), free_port())
+    directory = tmp_path / "zoo\\keeper größe"
+    started = start_zookeeper(str(directory), free_port())
     try:
         await started.wait_ready(30)
+        assert (directory / "data" / "version-2").is_dir(), "where its owner looks for it"
+        assert os.listdir(tmp_path) == [directory.name]
         assert os.getpgid(started.pid) != os.getpgid(0), "our Ctrl-C must not reach it"
         later = ZooKeeperProcess(started.pid, started.port, started.log_file)
         await later.wait_ready(1)
