@@ -79,6 +79,15 @@ class ClusterZooKeeper:
         assert self._child is not None
         await self._child.wait_ready(timeout_s)
 
+    def has_ended(self) -> bool:
+        """Has the one that `spawn` started ended?"""
+        return self._child is not None and not self._child.is_alive()
+
+    def refuse_ended(self) -> None:
+        """Raise ClusterFailed if it has: brokers would wait for it in vain."""
+        if self._child is not None and self.has_ended():
+            raise ClusterFailed(f"ZooKeeper has ended; {self._child.end_of_log()}")
+
     async def kill(self) -> None:
         """SIGKILL: all that it has acknowledged is on its disk."""
         self.require_own()

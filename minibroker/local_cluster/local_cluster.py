@@ -180,7 +180,7 @@ class LocalCluster:
             return await self._wait_healthy_or_settled(timeout_s)
         except ClusterFailed as error:
             ended = "; ".join(self.ended_by_themselves(*self.broker_ids))
-            if keep_running and self.running_brokers():
+            if keep_running and self.running_brokers() and not self.zookeeper.has_ended():
                 rest = f"the other brokers keep running; after a repair, {START_CURE}" if ended else RUNS_ON
                 raise ClusterFailed(f"{ended or error}; {rest}: see `minibroker cluster status`") from None
             await self.ownership.finish(self._undo(was_unused))
@@ -328,6 +328,7 @@ class LocalCluster:
         """Wait until all brokers are registered, all partitions led and all replicas in sync. Raises ClusterFailed."""
         deadline = time.monotonic() + timeout_s
         while True:
+            self.zookeeper.refuse_ended()
             self._refuse_dead(*self.broker_ids)
             try:
                 view = await self.look(timeout_s=1.0)

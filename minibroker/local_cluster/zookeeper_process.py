@@ -203,18 +203,19 @@ class ZooKeeperProcess:
         deadline = time.monotonic() + timeout
         while True:
             if not self.is_alive():
-                raise ZooKeeperFailed(f"ZooKeeper has ended at start; {self._end_of_log()}")
+                raise ZooKeeperFailed(f"ZooKeeper has ended at start; {self.end_of_log()}")
             if "Mode:" in await ask_zookeeper(self.port, "srvr") and self._owns_port():
                 return
             if time.monotonic() > deadline:
-                raise ZooKeeperFailed(f"ZooKeeper is not ready after {timeout:g} s; {self._end_of_log()}")
+                raise ZooKeeperFailed(f"ZooKeeper is not ready after {timeout:g} s; {self.end_of_log()}")
             await asyncio.sleep(READY_POLL_SECONDS)
 
     def _owns_port(self) -> bool:
         owner = find_port_owner(self.port)
         return owner is None or owner.pid is None or owner.pid == self.pid
 
-    def _end_of_log(self) -> str:
+    def end_of_log(self) -> str:
+        """What its log tells last, as a part of a sentence."""
         try:
             lines = Path(self.log_file).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import ProcessIdentity
-from minibroker.local_cluster.zookeeper_process import PortTaken
+from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperProcess
 
 
 def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
@@ -83,6 +85,37 @@ def test_a_start_of_all_that_is_down_names_what_is_paused(monkeypatch: pytest.Mo
     printed = CliRunner().invoke(start, ["--data-dir", str(tmp_path)])
     assert (printed.exit_code, printed.stdout) == (1, "")
     assert "broker 1 is paused: resume it" in printed.stderr
+
+
+@pytest.mark.parametrize("keep_running", [True, False])
+async def test_a_start_names_the_end_of_its_zookeeper_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_running: bool
+) -> None:
+    """Brokers waited for it for 18 s, and then a broker 'has ended by itself: ZooKeeper does not answer: start it'. It
+    was in its log why."""
+    cluster = LocalCluster(tmp_path, 1)
+    stopped: list[float] = []
+
+    def spawn(zookeeper: ClusterZooKeeper) -> None:
+        (tmp_path / "zookeeper").mkdir(exist_ok=True)
+        (log := tmp_path / "zookeeper" / "zookeeper.log").write_text("Invalid config, exiting abnormally\n")
+        with subprocess.Popen([sys.executable, "-c", ""]) as child:
+            child.wait()
+        zookeeper._child = ZooKeeperProcess(child.pid, 1, str(log), child)
+
+    async def stop(timeout_s: float) -> None:
+        stopped.append(timeout_s)
+
+    monkeypatch.setattr(ClusterZooKeeper, "spawn", spawn)
+    monkeypatch.setattr(cluster, "_spawn", lambda _: None)
+    monkeypatch.setattr(cluster, "process_state", lambda _: "running")
+    monkeypatch.setattr(cluster, "_stop_all", stop)
+    monkeypatch.setattr(local_cluster, "SETTLE_S", 0.0)
+    with pytest.raises(ClusterFailed) as failure:
+        await cluster.up(keep_running=keep_running)
+    log = tmp_path / "zookeeper" / "zookeeper.log"
+    assert str(failure.value) == f"ZooKeeper has ended; {log} ends with: Invalid config, exiting abnormally"
+    assert stopped
 
 
 async def test_all_names_that_mean_no_broker_are_told(tmp_path: Path) -> None:
