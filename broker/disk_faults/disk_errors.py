@@ -35,6 +35,9 @@ DESCRIPTOR_RETRY_MS = 500
 """A lack of file descriptors lasts as long as a flood of connections: seconds."""
 DESCRIPTOR_REPORT_INTERVAL_MS = 10_000
 """At most one event per interval, although every call may fail."""
+BLOCKED_RETRY_MS = 10_000
+"""How often a log is tried again that an entry keeps from being created, deleted or set aside. An operator moves the
+entry away; until then each attempt logs the cure."""
 
 
 class DiskErrors:
@@ -67,6 +70,8 @@ class DiskErrors:
         """The reason that was logged last, for which the replicas went offline; None since they were offered again."""
         self._waiting_for_descriptor: dict[TopicPartition, Partition | None] = {}
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
+        self._blocked_until_ms: int | None = None
+        """When the logs are to be tried again that an entry kept from being created or deleted; None: there is none."""
         self._shortage_reported_ms: int | None = None
         health = self._directory.health
         health.on_offline.append(lambda _: self._check_soon())
@@ -104,6 +109,16 @@ class DiskErrors:
         if not self._directory.full and not self._directory.offline:
             self._directory.mark_offline(error)
         self._take_all_offline()
+
+    def log_blocked(self, topic_partition: TopicPartition, error: DiskError) -> None:
+        """A log could not be created or deleted. The controller knows that by a refused order, and sends no other one
+        before it is told that replicas may be used again."""
+        if isinstance(error, OutOfDescriptors):
+            self.wait_for_descriptor(topic_partition, None)
+            return
+        self.failed(error)
+        if isinstance(error, BadEntry) and not self._directory.offline and self._blocked_until_ms is None:
+            self._blocked_until_ms = self._now_ms() + BLOCKED_RETRY_MS
 
     def wait_for_descriptor(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
         """Stop this replica alone until there is a descriptor (None: its log could not be created)."""
@@ -166,6 +181,12 @@ class DiskErrors:
         waiting, self._waiting_for_descriptor = self._waiting_for_descriptor, {}
         known = self._partitions
         self._offer_again([each for name, each in waiting.items() if each is not None and known.get(name) is each])
+
+    def offer_those_blocked(self) -> None:
+        """Have the logs tried again that an entry kept from being created or deleted: nothing tells when it is gone."""
+        if self._blocked_until_ms is not None and self._now_ms() >= self._blocked_until_ms:
+            self._blocked_until_ms = None
+            self.on_recovered()
 
     def _offer_again(self, partitions: list[Partition]) -> None:
         """A log that cannot be used stays offline alone, damaged: there is no other offer for those behind it."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minibroker.broker.configuration.topic_config import TopicConfig
-from minibroker.broker.disk_faults.disk_errors import DiskErrors
+from minibroker.broker.disk_faults.disk_errors import BLOCKED_RETRY_MS, DiskErrors
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.monitoring.metrics import BrokerCounters
@@ -34,9 +34,6 @@ REPAIRS_MAX = 3
 REPAIRS_WITHIN_MS = 3_600_000
 """A replica that was damaged more than REPAIRS_MAX times within this time stays offline: its disk, or its leader's log,
 is faulty, and fetching the log again forever would only wear out both."""
-BLOCKED_RETRY_MS = 10_000
-"""How often a repair is tried whose directory cannot be renamed. An operator moves the entry away; until then each
-attempt logs the cure."""
 
 
 class InterruptedRepair(NamedTuple):
@@ -124,15 +121,12 @@ class Repairs:
             del self._partitions[topic_partition]
             self._partition_changed(damaged)
             partition = self._opened(topic_partition, topic_id, topic_config)
-        except OutOfDescriptors:
-            if self._partitions.get(topic_partition) is damaged:
-                self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
-            else:  # only the new log is missing
-                self._disk.wait_for_descriptor(topic_partition, None)
-            return damaged
         except DiskError as error:
+            if self._partitions.get(topic_partition) is not damaged:  # only the new log is missing
+                self._disk.log_blocked(topic_partition, error)
+                return damaged
             self._disk.failed(error)
-            if isinstance(error, DiskFull | BadEntry) and self._partitions.get(topic_partition) is damaged:
+            if isinstance(error, OutOfDescriptors | DiskFull | BadEntry):
                 from_ms = self._now_ms() + (BLOCKED_RETRY_MS if isinstance(error, BadEntry) else 0)
                 self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config, from_ms)
             return damaged

@@ -155,6 +155,7 @@ class PeriodicTasks:
             manager.disk.healed()
         manager.repairs.go_on()
         manager.disk.offer_those_waiting_for_descriptor()
+        manager.disk.offer_those_blocked()
 
     async def _apply_retention(self) -> None:
         await self._manager.log_start_recorder.apply_retention(self._clock)

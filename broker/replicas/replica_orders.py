@@ -37,7 +37,7 @@ from minibroker.protocol.wire.messages import (
     StopReplicaResponse,
 )
 from minibroker.runtime.observer import Observer
-from minibroker.runtime.ports import DiskError, OutOfDescriptors
+from minibroker.runtime.ports import DiskError
 
 log = logging.getLogger("minibroker.replica_manager")
 
@@ -125,11 +125,8 @@ class ReplicaOrders:
             return ErrorCode.NONE  # nothing to follow; an empty log in place of a missing one would look authentic
         try:
             partition = replicas.opened(topic_partition, topic.topic_id, topic_config)
-        except OutOfDescriptors:
-            self._disk.wait_for_descriptor(topic_partition, None)
-            return ErrorCode.KAFKA_STORAGE_ERROR
         except DiskError as error:
-            self._disk.failed(error)
+            self._disk.log_blocked(topic_partition, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         event = ev.LeaderAndIsrReceived(
             now_ms=replicas.now_ms(),
@@ -188,7 +185,7 @@ class ReplicaOrders:
         try:
             self._directory.remove_set_aside(topic_partition, topic_id)
         except DiskError as error:
-            self._disk.failed(error)
+            self._disk.log_blocked(topic_partition, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
@@ -213,6 +210,6 @@ class ReplicaOrders:
             try:
                 replicas.drop(topic_partition, "the topic is being deleted")
             except DiskError as error:
-                self._disk.failed(error)
+                self._disk.log_blocked(topic_partition, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE

@@ -151,7 +151,8 @@ NO_FAULT = Excuse(
         "call LogTruncated.__init__",
         *in_file("broker/broker.py", "Broker.observe_removal"),
         *in_file(
-            "broker/disk_faults/disk_errors.py", "DiskErrors.wait_for_descriptor", "DiskErrors._note_no_descriptor"
+            "broker/disk_faults/disk_errors.py",
+            *("DiskErrors.wait_for_descriptor", "DiskErrors._note_no_descriptor", "DiskErrors.log_blocked"),
         ),
         *in_file("broker/disk_faults/repairs.py", "Repairs.salvage"),
         *in_file("broker/log/log_directory.py", "LogDirectory.read_set_aside", "LogDirectory.mark_offline"),

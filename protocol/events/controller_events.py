@@ -226,9 +226,7 @@ class ReplicaDeletionFailed(PartitionEvent, frozen=True, kw_only=True):
     """A broker could not delete a replica."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = (
-        "broker {broker} could not delete {topic}-{partition}; it is asked again when the broker returns"
-    )
+    TEXT: ClassVar[str] = "broker {broker} could not delete {topic}-{partition}; it is asked again"
     broker: int
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.disk_faults.disk_errors import DiskErrors
+from minibroker.broker.disk_faults.disk_errors import BLOCKED_RETRY_MS, DiskErrors
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
@@ -25,7 +25,7 @@ from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing, OutOfDescriptors
 from minibroker.testing import simulated
 from tests.broker.test_partition_shell import order
-from tests.simulation.test_damage import SETTINGS, TOPIC, disk, produce, replica
+from tests.simulation.test_damage import FIRST, SETTINGS, TOPIC, disk, produce, replica
 
 ENTRY, MISSING = BadEntry("it is a directory"), FileMissing("it is not there")
 BROKEN, FULL = DiskError("input/output error"), DiskFull("no space left")
@@ -293,6 +293,50 @@ async def test_the_controller_is_told_that_a_log_may_be_created_for_which_there_
     for _ in range(2):
         errors.offer_those_waiting_for_descriptor()
     assert told == [True]
+
+
+@simulated(brokers=3, settings=SETTINGS)
+async def test_a_log_is_created_though_an_entry_was_in_its_way(c: SimulatedHarness) -> None:
+    """A mount point, for example, until an operator moves it away. The controller took the replica for offline, and was
+    never told otherwise: it stayed out of the ISR until its broker was started again."""
+    disk(c, 2).fail("make_directory", f"/data/log/{TOPIC}-0", times=1, is_bad_entry=True)
+    async with c.admin() as admin:
+        await admin.create_topic(TOPIC)
+    await c.wait_in_sync(TOPIC, timeout_s=2 * BLOCKED_RETRY_MS / 1000)
+
+
+@simulated(brokers=3, settings=SETTINGS)
+async def test_a_log_is_deleted_though_an_entry_was_in_its_way(c: SimulatedHarness) -> None:
+    """The deletion waited until some broker was started again, or another controller came."""
+    await c.create_topic(TOPIC)
+    disk(c, 2).fail("rename", f"/data/log/{TOPIC}-0", times=1, is_bad_entry=True)
+    async with c.admin() as admin:
+        deleting = asyncio.create_task(admin.delete_topic(TOPIC))
+        await asyncio.sleep(1)
+        assert c.simulation.replica(2, TOPIC) is not None
+        await asyncio.sleep(2 * BLOCKED_RETRY_MS / 1000)
+        assert c.simulation.replica(2, TOPIC) is None
+        await deleting
+    assert c.simulation.assignments() == {}
+
+
+async def test_logs_that_an_entry_kept_from_being_made_are_offered_again_after_a_pause() -> None:
+    """One pause for all of them: those that fail again and again hold up no other."""
+    errors, directory = await disk_errors()
+    now_ms, told = [0], list[int]()
+    errors._now_ms = lambda: now_ms[0]
+    errors.on_recovered = lambda: told.append(now_ms[0])
+    for now_ms[0] in range(0, 3 * BLOCKED_RETRY_MS, 1_000):
+        if now_ms[0] < BLOCKED_RETRY_MS:
+            errors.log_blocked(FIRST, ENTRY)
+        errors.offer_those_blocked()
+    assert told == [BLOCKED_RETRY_MS]
+    directory.offline = True
+    errors.log_blocked(FIRST, ENTRY)
+    errors.log_blocked(FIRST, BROKEN)
+    now_ms[0] *= 2
+    errors.offer_those_blocked()
+    assert told == [BLOCKED_RETRY_MS], "a directory that is offline stays so"
 
 
 @pytest.mark.parametrize("waits", [True, False])

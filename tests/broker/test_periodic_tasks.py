@@ -205,6 +205,9 @@ class Disk:
     def offer_those_waiting_for_descriptor(self) -> None:
         self._directory.done.append("offer")
 
+    def offer_those_blocked(self) -> None:
+        self._directory.done.append("offer blocked")
+
     def log_failed(self, *what: object) -> None:
         self._directory.done.append(what)
 
@@ -234,7 +237,7 @@ def test_maintenance_does_everything_and_offers_the_replicas_when_there_is_room_
     directory = Directory(has_healed=has_healed)
     drive(tasks_of(directory)._maintain())
     healed = ["healed"] if has_healed else []
-    assert directory.done == ["finish", "heads", "maintained", *healed, "go on", "offer"]
+    assert directory.done == ["finish", "heads", "maintained", *healed, "go on", "offer", "offer blocked"]
 
 
 def test_maintenance_looks_at_the_age_of_every_segment_though_one_log_fails() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config
-from minibroker.broker.disk_faults.repairs import BLOCKED_RETRY_MS, REPAIRS_MAX, Repairs
+from minibroker.broker.disk_faults.disk_errors import BLOCKED_RETRY_MS
+from minibroker.broker.disk_faults.repairs import REPAIRS_MAX, Repairs
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp, ReplicaRepaired
@@ -59,7 +60,7 @@ class RepairedBroker:
         disk = SimpleNamespace(
             on_changed=lambda: None,
             failed=self.told.append,
-            wait_for_descriptor=lambda *waiting: self.told.append(waiting),
+            log_blocked=lambda *blocked: self.told.append(blocked),
         )
         self.repairs = Repairs(
             broker_id=1,
@@ -180,23 +181,26 @@ def test_a_repair_that_cannot_begin_is_told_and_begins_when_there_is_room(error:
     broker, partition = RepairedBroker(), TopicPartition("a", 0)
     broker.error = error
     assert broker.damage_at(0) == []
-    assert broker.told == ([] if isinstance(error, OutOfDescriptors) else [error])
+    assert broker.told == [error]
     broker.error = None
     broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
     broker.repairs.go_on()
     assert broker.set_aside == ([partition] if goes_on else [])
 
 
-def test_a_repair_whose_new_log_cannot_be_created_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OutOfDescriptors("none"), BadEntry("a mount point"), DiskFull("no room")])
+def test_a_repair_whose_new_log_cannot_be_created_waits_until_it_can(
+    error: DiskError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then the controller is told that it may be created: without a log no replica is offline."""
     broker, partition = RepairedBroker(), TopicPartition("a", 0)
 
     def opened(*_: object) -> Replica:
-        raise OutOfDescriptors("none")
+        raise error
 
     monkeypatch.setattr(broker.repairs, "_opened", opened)
     assert broker.damage_at(0) == []
-    assert (broker.told, broker.set_aside) == ([(partition, None)], [partition])
+    assert (broker.told, broker.set_aside) == ([(partition, error)], [partition])
     broker.info = SimpleNamespace(leader=2, isr=(2, 3), leader_epoch=6)
     broker.repairs.go_on()
     assert broker.set_aside == [partition]

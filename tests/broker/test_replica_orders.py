@@ -17,10 +17,11 @@ from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.wire import messages as m
 from minibroker.protocol.wire.control_messages import LEADER_EPOCH_DURING_DELETE
 from minibroker.runtime.observer import UNOBSERVED
-from minibroker.runtime.ports import DiskError, OutOfDescriptors
+from minibroker.runtime.ports import DiskError
 
 A3 = TopicPartition("a", 3)
-SMOKE, NO_DESCRIPTOR = DiskError("smoke"), OutOfDescriptors("none left")
+SMOKE = DiskError("smoke")
+BLOCKED = (A3, SMOKE)
 OK, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -43,8 +44,7 @@ class Scene:
         self.replicas.opened, self.replicas.drop = self._opened, self._drop
         self.directory: Any = SimpleNamespace(offline=False, wholeness=SimpleNamespace(missing=set()), path="/data")
         self.directory.set_aside, self.directory.remove_set_aside = {}, self._remove_set_aside
-        disk = SimpleNamespace(failed=self.done.append)
-        disk.wait_for_descriptor = lambda name, partition: self.done.append(("waits", name, partition))
+        disk = SimpleNamespace(log_blocked=lambda *blocked: self.done.append(blocked))
         repairs = SimpleNamespace(reset=self._reset)
         self.orders = ReplicaOrders(
             self.replicas, cast(Any, self.directory), cast(Any, disk), cast(Any, repairs), UNOBSERVED
@@ -136,15 +136,10 @@ def test_an_order_is_carried_out_only_if_it_can_be_meant_for_this_replica(
     assert scene.done == done
 
 
-@pytest.mark.parametrize(
-    ("error", "done"),
-    [(SMOKE, [SMOKE]), (NO_DESCRIPTOR, [("waits", A3, None)])],
-    ids=["disk-error", "no-descriptor"],
-)
-def test_a_log_that_cannot_be_opened_is_noted_and_told_to_the_controller(error: DiskError, done: list[object]) -> None:
+def test_a_log_that_cannot_be_opened_is_noted_and_told_to_the_controller() -> None:
     """A replica that no one remembers would never be offered again, when there is a file descriptor."""
-    scene = Scene(error)
-    assert (scene.lead(), scene.done) == (STORAGE, done)
+    scene = Scene(SMOKE)
+    assert (scene.lead(), scene.done) == (STORAGE, [BLOCKED])
 
 
 def test_nothing_is_opened_in_a_directory_that_is_offline() -> None:
@@ -208,7 +203,7 @@ def _failing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "done"), [(_offline, []), (_failing, [STOP_AND_FORGET, SMOKE])], ids=["offline", "failing"]
+    ("prepare", "done"), [(_offline, []), (_failing, [STOP_AND_FORGET, BLOCKED])], ids=["offline", "failing"]
 )
 def test_a_log_that_cannot_be_deleted_is_told_to_the_controller_which_asks_again(
     prepare: Callable[[Scene], None], done: list[object]
@@ -220,7 +215,7 @@ def test_a_log_that_cannot_be_deleted_is_told_to_the_controller_which_asks_again
 
 @pytest.mark.parametrize(
     ("prepare", "code", "done"),
-    [(lambda _: None, OK, [("removed", A3, "id")]), (_offline, STORAGE, []), (_failing, STORAGE, [SMOKE])],
+    [(lambda _: None, OK, [("removed", A3, "id")]), (_offline, STORAGE, []), (_failing, STORAGE, [BLOCKED])],
     ids=["well", "offline", "failing"],
 )
 def test_a_damaged_log_that_was_set_aside_is_deleted_without_its_replica(

@@ -141,10 +141,7 @@ REPORTED: dict[str, tuple[ControllerState, list[ControllerEvent], list[str]]] = 
     "replicas that could not be deleted": (
         deleting(),
         [ReplicasErased(broker_id=3, topic="lines", topic_id="t1", erased=(), failed=(0, 1))],
-        [
-            f"broker 3 could not delete {each}; it is asked again when the broker returns"
-            for each in ("lines-0", "lines-1")
-        ],
+        [f"broker 3 could not delete {each}; it is asked again" for each in ("lines-0", "lines-1")],
     ),
     "a broker stops": (led(1, 2, 3), [shutdown(2)], ["broker 2 is shutting down"]),
     "replicas are offline, and well again": (
