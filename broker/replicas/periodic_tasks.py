@@ -143,19 +143,26 @@ class PeriodicTasks:
     async def _maintain(self) -> None:
         manager = self._manager
         now_ms = self._clock.now_ms()
-        for partition in list(manager.partitions.values()):
-            try:
-                partition.log.roll_if_aged(now_ms)
-            except BadEntry as error:
-                manager.disk.log_failed(partition, error)
-        manager.repairs.finish()
-        manager.log_start_recorder.delete_heads()
+        try:
+            self._shorten_logs(now_ms)
+        except DiskError as error:  # the directory may have room again by what follows
+            manager.disk.failed(error)
         await manager.log_directory.maintain(now_ms)
         if manager.disk.has_healed:
             manager.disk.healed()
         manager.repairs.go_on()
         manager.disk.offer_those_waiting_for_descriptor()
         manager.disk.offer_those_blocked()
+
+    def _shorten_logs(self, now_ms: int) -> None:
+        """Close segments by age, and take what retention has deleted out of the logs."""
+        for partition in list(self._manager.partitions.values()):
+            try:
+                partition.log.roll_if_aged(now_ms)
+            except BadEntry as error:
+                self._manager.disk.log_failed(partition, error)
+        self._manager.repairs.finish()
+        self._manager.log_start_recorder.delete_heads()
 
     async def _apply_retention(self) -> None:
         await self._manager.log_start_recorder.apply_retention(self._clock)

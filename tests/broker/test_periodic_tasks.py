@@ -13,7 +13,7 @@ from minibroker.broker.replication.events import LagChecked, LeaderStalled, Repl
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import UNOBSERVED
-from minibroker.runtime.ports import BadEntry, DiskError
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
 from tests.broker.log.machine import drive
@@ -211,6 +211,9 @@ class Disk:
     def log_failed(self, *what: object) -> None:
         self._directory.done.append(what)
 
+    def failed(self, error: DiskError) -> None:
+        self._directory.done.append(error)
+
 
 def tasks_of(directory: Directory, **fields: Any) -> PeriodicTasks:
     done = directory.done
@@ -238,6 +241,26 @@ def test_maintenance_does_everything_and_offers_the_replicas_when_there_is_room_
     drive(tasks_of(directory)._maintain())
     healed = ["healed"] if has_healed else []
     assert directory.done == ["finish", "heads", "maintained", *healed, "go on", "offer", "offer blocked"]
+
+
+@pytest.mark.parametrize("error", [DiskFull("no room for a longer name"), OutOfDescriptors("none left")])
+def test_maintenance_goes_on_though_no_segment_can_be_closed_or_taken_out_of_its_log(error: DiskError) -> None:
+    """On some file systems a new name needs room. What makes it, the removal of deleted files, came behind that and was
+    never reached: the disk stayed full, and its replicas offline, until an operator made room."""
+    directory = Directory()
+    tasks = tasks_of(directory)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    tasks._manager.log_start_recorder = cast(Any, SimpleNamespace(delete_heads=fail))
+    drive(tasks._maintain())
+    rest = ["maintained", "go on", "offer", "offer blocked"]
+    assert directory.done == ["finish", error, *rest]
+    directory.done.clear()
+    tasks._manager.partitions = cast(Any, {0: SimpleNamespace(log=SimpleNamespace(roll_if_aged=fail))})
+    drive(tasks._maintain())
+    assert directory.done == [error, *rest]
 
 
 def test_maintenance_looks_at_the_age_of_every_segment_though_one_log_fails() -> None:
