@@ -70,6 +70,7 @@ def reset_to(log: OpenLog, offset: int, producers: ProducerStates) -> None:
 
 def discard_batches(log: OpenLog, segment: Segment) -> None:
     """A segment leaves the log with its `.log`; the next start removes indexes that are left alone."""
+    segment.close_file()  # first, for it may fail, too
     log.unsynced.add_directory(log.directory)
     _discard_file(log, segment.log_path)
     log.segments.remove(segment)

@@ -9,8 +9,9 @@ import pytest
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import LogStartReason
-from minibroker.runtime.ports import OutOfDescriptors
+from minibroker.protocol.files.checkpoints import LOG_SUFFIX, LogStartReason
+from minibroker.runtime.ports import OutOfDescriptors, SyncFailed
+from minibroker.simulation.world.disk import SimulatedFile
 from minibroker.simulation.world.node import ProcessDead
 from tests.broker.log.machine import PATH, SMALL, Machine, append, check_log, drive, reset, start_at
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart
@@ -295,3 +296,26 @@ def test_producers_of_a_deleted_head_outlive_a_kill_and_a_later_power_cut(machin
     log = machine.open_log(SMALL)[1]
     assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, base, end)
     assert log.producers.get(7) is not None
+
+
+def test_a_reset_whose_file_cannot_be_closed_leaves_no_log_without_a_segment(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems (NFS, quotas) report only then that bytes did not reach the disk. The next look at such a log
+    ended the broker as by a bug, where its directory is to be offline."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 3)
+    closed = SimulatedFile.close
+
+    def close(file: SimulatedFile) -> None:
+        closed(file)
+        if file._path.endswith(LOG_SUFFIX):
+            raise SyncFailed(f"cannot close {file._path}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedFile, "close", close)
+        with pytest.raises(SyncFailed):
+            log.reset_to(100)
+    assert directory.offline
+    assert [(each.base_offset, log.log_end_offset) for each in log.segments] == [(0, 6)]
+    drive(directory.maintain(0))
