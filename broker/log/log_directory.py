@@ -428,13 +428,13 @@ class LogDirectory:
             self._store_epochs(log)
         async with AsyncExitStack() as stack:
             taken: list[tuple[PartitionLog, UnsyncedFiles]] = []
-            for log in tuple(self.logs.values()):
-                if log.unsynced and log.damage is None and not log.flushing.locked():
-                    await stack.enter_async_context(log.flushing)
-                    taken.append((log, log.unsynced.take()))
-            if not taken:
-                return
             try:
+                for log in tuple(self.logs.values()):
+                    if log.unsynced and log.damage is None and not log.flushing.locked():
+                        await stack.enter_async_context(log.flushing)  # which a flush may be about to lock
+                        taken.append((log, log.unsynced.take()))
+                if not taken:
+                    return
                 failed = await sync_each(self._disk, [files for _, files in taken])
             except BaseException as error:
                 for log, files in taken:

@@ -10,6 +10,7 @@ does not see two steps within one call, and nothing of other logs.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
@@ -21,7 +22,8 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_digests import complete_one
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import LogStartReason
+from minibroker.protocol.files.checkpoints import PARTITION_METADATA, LogStartReason
+from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.world.disk import SimulatedDisk
 from tests.broker.log.machine import (
     PARTITION,
@@ -212,3 +214,23 @@ def test_a_flush_waits_for_the_files_that_a_sync_of_metadata_has_taken(machine: 
     DuringCall(disk, 1, False, lambda: seen.append(log.flushing.locked()))
     drive(directory.sync_metadata())
     assert seen == [True]
+
+
+async def test_a_sync_of_metadata_that_ends_while_it_waits_for_a_log_forgets_the_files_of_no_other(
+    machine: Machine,
+) -> None:
+    """At a stop, while a second flush of that log is about to begin: a power cut after the clean stop would take the
+    names of the other log's files."""
+    directory = machine.open(CONFIG)
+    log, other = (directory.create_log(each, TOPIC_ID, CONFIG) for each in (PARTITION, TopicPartition("other", 0)))
+    append(log, 2, epoch=1)
+    async with other.flushing:
+        flushing = asyncio.ensure_future(other.flushing.acquire())
+        await asyncio.sleep(0)
+    syncing = directory.sync_metadata()
+    syncing.send(None)
+    with pytest.raises(asyncio.CancelledError):
+        syncing.throw(asyncio.CancelledError())
+    await flushing
+    assert log.unsynced.holds(f"{log.directory}/{PARTITION_METADATA}")
+    assert not log.flushing.locked()
