@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.state import ReplicaState
+from minibroker.broker.replication.state import FOLLOWER, ReplicaState
 
 
 class LogPort(Protocol):
@@ -72,6 +72,8 @@ def _append_batches(port: LogPort, effect: ev.AppendBatches) -> None:
 
 
 def _append_fetched(port: LogPort, effect: ev.AppendFetched) -> None:
+    if port.state.role is not FOLLOWER:
+        return  # the effect before this one has reported a cut, failed then, and taken the replica offline
     port.append_fetched(effect)
     port.decide(
         ev.FetchedAppended(

@@ -15,16 +15,18 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import FetchGranted
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.broker.replication.replica import step
-from minibroker.broker.replication.state import IsrKind
+from minibroker.broker.replication.state import IsrKind, Role
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.replica_events import IsrProposed
+from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT
 from minibroker.runtime.observer import UNOBSERVED, Observers
 from minibroker.runtime.ports import DiskError, OutOfDescriptors
 from minibroker.simulation.model.replica import header_for
 from minibroker.testing import simulated
 from tests.broker.log.machine import PARTITION, make_batch
 from tests.broker.replication.core_cluster import CoreCluster
-from tests.simulation.test_damage import TOPIC, replica
+from tests.simulation.test_damage import TOPIC, disk, produce, replica
 
 SETTINGS = {"auto.leader.rebalance.enable": "false"}
 
@@ -327,3 +329,31 @@ def test_a_replica_keeps_nothing_of_a_reply_that_it_has_handled(fails: bool) -> 
         Partition.handle_fetched(shell, cast(Any, None), [reply])
     assert handled == [reply]
     assert not shell.fetched_buffers
+
+
+@simulated(brokers=2, seed=43, settings=SETTINGS)
+async def test_a_replica_that_fails_within_an_effect_performs_none_of_those_behind_it(c: SimulatedHarness) -> None:
+    """It drops its log at its leader's start, and the epoch file cannot be written. With the records of that answer, it
+    ended the broker by an assertion."""
+    await c.create_topic(TOPIC)
+    await produce(c, 3)
+    await asyncio.sleep(1)
+    leader = await c.wait_for_leader(TOPIC)
+    partition = replica(c, 3 - leader)
+    state, epoch = partition.state, partition.state.leader_epoch
+    assert epoch is not None
+    assert state.log_end_offset == state.high_watermark == 3
+    state.matches_leader = False
+    header, batch = make_batch(3, epoch=epoch)
+    answer = ev.FetchAnswered(
+        leader_epoch=epoch,
+        fetch_offset=3,
+        error_code=ErrorCode.NONE,
+        high_watermark=3,
+        log_start_offset=3,
+        low_watermark=3,
+        batches=(header,),
+    )
+    disk(c, 3 - leader).fail("replace_file", f"/data/log/{TOPIC}-0/{EPOCH_CHECKPOINT}", times=1, is_bad_entry=True)
+    partition.handle_fetched(answer, [batch])
+    assert (state.role, partition.log.log_end_offset) == (Role.OFFLINE, 3)
