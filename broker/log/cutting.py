@@ -51,14 +51,14 @@ def reset_to(log: OpenLog, offset: int, producers: ProducerStates) -> None:
     log.log_start_offset, log.start_reason = offset, LogStartReason.RESET
     log.recovery_point = offset
     log.set_end(offset)
+    log.producers = producers  # now: if a later step fails, nothing of the log that is gone may come back as its states
+    log.snapshots.remove_above(-1)
     log.cut_is_unsynced = False
     if is_lower:  # first: a segment that a power cut brings back would begin behind the recorded start
         log.health.disk.sync_directory(log.directory)
     log.record_if_changed()
     discard_indexes(log, last)
     log.health.disk.sync_directory(log.directory)
-    log.snapshots.remove_above(-1)
-    log.producers = producers
     log.is_cut_unfinished = False
     log.make_file()
     if offset > 0:  # also without producers: then the file says that there were none

@@ -18,6 +18,7 @@ from minibroker.broker.replication.producer_state import (
 )
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
+from minibroker.runtime.ports import OutOfDescriptors
 from tests.broker.log.machine import (
     PARTITION,
     SMALL,
@@ -437,3 +438,35 @@ def test_an_older_snapshot_is_not_believed_once_the_head_is_gone(machine: Machin
     log = machine.open_log(SMALL)[1]
     assert log.damage is None
     assert is_refused(check_first_of(log, 7)) and is_refused(check_first_of(log, 2))
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("producer", [None, (7, 0, 0)])
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_a_reset_that_a_lack_of_descriptors_interrupts_knows_no_producer_by_the_log_that_is_gone(
+    machine: Machine, failing: int, producer: tuple[int, int, int] | None
+) -> None:
+    """That log may have had a batch that no leader has: a retry of it would be answered as written. One that another
+    replica wrote below the new start would be written twice, if producers did not count as missing."""
+    _, log = machine.open_log(CONFIG)
+    for number in range(8):
+        append(log, 1, producer=None if producer is None else (7, 0, 2 * number))
+    assert len(log.snapshots.offsets) > (producer is not None)
+    left = failing
+
+    def check(call: str, path: str) -> None:
+        nonlocal left
+        if call in ("sync_directory", "open"):
+            left -= 1
+            if left == 0:
+                raise OutOfDescriptors(f"cannot {call} {path}: too many open files")
+
+    machine.storage.check_fault = check  # type: ignore[method-assign]
+    try:
+        log.reset_to(100)
+    except OutOfDescriptors:
+        log.finish_cut()
+    if log.log_end_offset == 100:
+        assert (len(log.producers), log.producers.is_incomplete) == (0, True)
+    else:
+        assert (len(log.producers) > 0) == (producer is not None)
