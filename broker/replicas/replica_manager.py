@@ -89,6 +89,7 @@ class ReplicaManager:
         self._tasks = OwnedTasks()
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._followed: dict[TopicPartition, ReplicaFetcher] = {}
+        self._has_stopped = False
         self._back_offs: dict[TopicPartition, int] = {}
         self._syncing: dict[Partition, bool] = {}
         self._epochs_to_sync = asyncio.Event()
@@ -316,7 +317,8 @@ class ReplicaManager:
                     socket_timeout_ms=config.replica_socket_timeout_ms,
                 ),
             )
-            self._tasks.own(fetcher.run(), f"fetcher-{leader_id}")
+            if not self._has_stopped:
+                self._tasks.own(fetcher.run(), f"fetcher-{leader_id}")
         return fetcher
 
     def _unfollow(self, topic_partition: TopicPartition) -> None:
@@ -406,7 +408,8 @@ class ReplicaManager:
                 self.disk.failed(error)
 
     async def stop(self) -> None:
-        """Stop following all leaders."""
+        """Stop following all leaders, also those that a later order names."""
+        self._has_stopped = True
         await self._tasks.stop()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:

@@ -41,6 +41,23 @@ async def test_a_replica_is_copied_from_its_leader_only_also_after_elections(c: 
             }
 
 
+@simulated(brokers=3, settings={"auto.leader.rebalance.enable": "false"})
+async def test_a_broker_that_stops_copies_from_no_leader_any_more(c: SimulatedHarness) -> None:
+    """Also not from one that an order names while it closes: a controller that does not know of the stop would take its
+    replica into the ISR again, and acknowledgements would wait for it."""
+    await c.create_topic("lines")
+    leader = await c.wait_for_leader("lines")
+    following, stopping = [b for b in c.simulation.assignments()[TopicPartition("lines", 0)] if b != leader]
+    manager = c.simulation.brokers[stopping].manager
+    assert [*manager._fetchers] == [leader]
+    await manager.stop()
+    await c.kill(leader)
+    assert await c.wait_for_leader("lines", other_than=leader) == following
+    await asyncio.sleep(1)
+    assert manager._followed[TopicPartition("lines", 0)].leader_id == following
+    assert all(each._connection is None for each in manager._fetchers.values())
+
+
 async def test_many_partitions_are_listed_by_requests_that_the_leader_takes() -> None:
     """A request of more than 1 MiB, or with more than 10,000 partitions, is refused, and its connection closed. All
     partitions were listed by the first one of each connection: a follower of 5,000 topics of one leader never copied
