@@ -115,7 +115,10 @@ def is_blank(disk: Disk, directory: str, topic_id: str, partition: TopicPartitio
         has_batches = any(name.endswith(LOG_SUFFIX) and disk.file_size(f"{directory}/{name}") for name in names)
     except FileMissing:
         return True
-    return not has_batches and may_be_of(disk, directory, topic_id, partition)
+    try:
+        return not has_batches and read_claims(disk, directory).owners <= {(topic_id, partition.partition)}
+    except BadEntry:
+        return False
 
 
 def load_own_log(

@@ -12,6 +12,8 @@ from minibroker.broker.log.ownership import may_be_of
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files.damage_note import READ_MAX
 from minibroker.protocol.files.checkpoints import (
+    LOG_START,
+    PARTITION_METADATA,
     SMALL_FILE_BYTES_MAX,
     LogStart,
     LogStartReason,
@@ -21,7 +23,7 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import DiskError, OutOfDescriptors
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
@@ -297,3 +299,22 @@ def test_the_epochs_of_another_partition_are_not_believed(machine: Machine, clea
     log = machine.open(CONFIG).logs[PARTITION]
     assert log.damage is None
     assert (50 not in dict(log.epoch_entries())) if is_emptied else log.epoch_entries() == [(0, 0), (4, 20)]
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_what_a_failed_creation_left_is_not_taken_for_a_foreign_log_because_it_cannot_be_read(
+    machine: Machine, is_broken: bool
+) -> None:
+    """It was set aside as a log that was put there, and a repair was reported that there never was. Of a broken disk
+    nothing learned."""
+    directory = machine.open(CONFIG)
+    machine.storage.fail("replace_file", f"{PATH}/{PARTITION}/{LOG_START}", times=1, no_descriptor=True)
+    with pytest.raises(OutOfDescriptors):
+        directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+    machine.storage.fail("read", f"{PATH}/{PARTITION}/{PARTITION_METADATA}", times=1, no_descriptor=not is_broken)
+    with pytest.raises(DiskError):
+        directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+    assert (directory.set_aside, directory.offline) == ({}, is_broken)
+    if not is_broken:
+        directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+        assert directory.set_aside == {}
