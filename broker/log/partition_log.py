@@ -25,7 +25,7 @@ from minibroker.protocol.files.checkpoints import (
     LogStartReason,
 )
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import Buffer, DiskError, OutOfDescriptors
+from minibroker.runtime.ports import Buffer, DiskError, OutOfDescriptors, disk_error_of
 
 
 class LogSlice(msgspec.Struct, frozen=True):
@@ -243,8 +243,10 @@ class PartitionLog(OpenLog):
 
         try:
             await self.start_record.write(wanted)
-        except DiskError as error:
-            raise self.recorded(error) from None
+        except BaseException as error:
+            if (failure := disk_error_of(error)) is not None and not self.deleted:
+                self.recorded(failure)
+            raise
 
     def write_first_start(self) -> None:
         """Write the start file of a new log, or of a log that now has a known topic id."""

@@ -67,8 +67,8 @@ class StartRecord:
         self.known: LogStart | None = None if known is None else known[0]
         """The file's content; on stable storage, unless the log is so new that nothing of it was ever synced."""
         self.is_certain = is_whole
-        """False after a failed write: the file may hold `known`, or what should have replaced it. Or it is not whole:
-        then the next write, which goes to the damaged slot, mends it."""
+        """False after a failed or cancelled write: the file may hold `known`, or what should have replaced it. Or it is
+        not whole: then the next write, which goes to the damaged slot, mends it."""
         self._wanted: LogStart | None = None
         """What a write puts there that goes on, or that failed."""
         self._change = -1 if known is None else known[1]
@@ -130,9 +130,9 @@ class StartRecord:
                 is_written = await self._disk.in_background(lambda: self._write_in_place(start, change, is_void))
                 if not is_written and not is_void():  # rare: the file was removed or torn
                     self._disk.replace_file(self._path, _whole(start, change))
-            except DiskError:
+            except BaseException as error:  # also where its caller has given up: the thread may have written it
                 self.is_certain = self.is_certain and self._change != change
-                if not self._closed:
+                if not self._closed or not isinstance(error, DiskError):
                     raise
             if not is_void():
                 self._note_stored(start)

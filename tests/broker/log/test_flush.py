@@ -311,6 +311,7 @@ async def test_a_cut_during_a_sync_waits_for_the_next_one_before_a_segment_is_cl
 GIVEN_UP: dict[str, Callable[[LogDirectory, PartitionLog], Coroutine[Any, Any, object]]] = {
     **SYNCS,
     "recovery points": lambda directory, _: directory.checkpoint_recovery_points(),
+    "log start": lambda _, log: log.record_start(10),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -141,3 +142,23 @@ def test_the_newest_stored_start_stays_until_another_one_is_stored(machine: Mach
             no_descriptor(machine, call, log)
         no_descriptor(machine, "sync", log)
         assert stored in parse_log_starts(machine.content(LOG_START))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_start_whose_writer_was_cancelled_is_written_again(machine: Machine, fails: bool) -> None:
+    """As at a stop. The thread has written it, or a part of it; the log has not taken it over, and says so when it is
+    closed. The next start would otherwise begin where no replica was told that this log begins."""
+    directory, log = synced(machine)
+
+    async def in_background(call: Callable[[], object]) -> object:
+        call()
+        raise asyncio.CancelledError from OutOfDescriptors("too many open files") if fails else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log.health.disk, "in_background", in_background)
+        with pytest.raises(asyncio.CancelledError):
+            await log.record_start(40, LogStartReason.RETENTION)
+    assert not log.is_start_recorded
+    drive(directory.record_log_starts())
+    machine.kill()
+    assert machine.open(CONFIG).logs[PARTITION].log_start_offset == 0
