@@ -208,6 +208,8 @@ class PartitionLog(OpenLog):
         """After a failure, before the log is used again: sync the names that a cut changed, bring producer states and
         snapshots in line with it, and create the file of an empty log."""
         self.health.require_online()
+        if self.damage is not None:
+            return
         try:
             if self.is_cut_unfinished:
                 self.health.disk.sync_directory(self.directory)

@@ -7,6 +7,8 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.runtime.ports import DiskFull
+from minibroker.simulation.world.storage import CHANGES
 from tests.broker.log.machine import (
     SMALL,
     Machine,
@@ -252,3 +254,23 @@ def test_snapshots_of_what_was_cut_are_forgotten_with_their_files(machine: Machi
     truncate(log, end)
     assert log.snapshots.offsets[-1] <= end
     assert machine.file_names(".snapshot") == [f"{offset:020d}.snapshot" for offset in log.snapshots.offsets]
+
+
+def test_nothing_is_changed_in_a_damaged_log_once_its_directory_has_healed(machine: Machine) -> None:
+    """Its files may be the only trace of a record. A cut had failed in the middle before the damage was found."""
+    _, log = machine.open_log()
+    append(log, 20, producer=(7, 0, 0))
+    machine.storage.fail("remove", times=1, is_full=True)
+    with pytest.raises(DiskFull):
+        log.truncate_to(10)
+    log.mark_damaged("a bit has flipped")
+    changed, check = list[str](), machine.storage.check_fault
+
+    def noted(call: str, path: str) -> None:
+        if call in CHANGES:
+            changed.append(f"{call} {path}")
+        check(call, path)
+
+    machine.storage.check_fault = noted  # type: ignore[method-assign]
+    log.finish_cut()
+    assert changed == []
