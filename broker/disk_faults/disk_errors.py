@@ -36,8 +36,10 @@ DESCRIPTOR_RETRY_MS = 500
 DESCRIPTOR_REPORT_INTERVAL_MS = 10_000
 """At most one event per interval, although every call may fail."""
 BLOCKED_RETRY_MS = 10_000
-"""How often a log is tried again that an entry keeps from being created, deleted or set aside. An operator moves the
-entry away; until then each attempt logs the cure."""
+"""When a log is tried again that an entry keeps from being created, deleted or set aside. An operator moves the entry
+away; until then each attempt logs the cure."""
+BLOCKED_RETRY_MAX_MS = 600_000
+"""Each attempt to create a log is an order, and its refusal begins a leader epoch: they become rarer, down to this."""
 
 
 class DiskErrors:
@@ -72,6 +74,9 @@ class DiskErrors:
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
         self._blocked_until_ms: int | None = None
         """When the logs are to be tried again that an entry kept from being created or deleted; None: there is none."""
+        self._blocked_pause_ms = BLOCKED_RETRY_MS
+        self._tried_again_ms: int | None = None
+        """When they were last."""
         self._shortage_reported_ms: int | None = None
         health = self._directory.health
         health.on_offline.append(lambda _: self._check_soon())
@@ -118,7 +123,11 @@ class DiskErrors:
             return
         self.failed(error)
         if isinstance(error, BadEntry) and not self._directory.offline and self._blocked_until_ms is None:
-            self._blocked_until_ms = self._now_ms() + BLOCKED_RETRY_MS
+            now_ms, tried_ms = self._now_ms(), self._tried_again_ms
+            was_in_vain = tried_ms is not None and now_ms < tried_ms + BLOCKED_RETRY_MS
+            longer_ms = min(2 * self._blocked_pause_ms, BLOCKED_RETRY_MAX_MS)
+            self._blocked_pause_ms = longer_ms if was_in_vain else BLOCKED_RETRY_MS
+            self._blocked_until_ms = now_ms + self._blocked_pause_ms
 
     def wait_for_descriptor(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
         """Stop this replica alone until there is a descriptor (None: its log could not be created)."""
@@ -184,8 +193,9 @@ class DiskErrors:
 
     def offer_those_blocked(self) -> None:
         """Have the logs tried again that an entry kept from being created or deleted: nothing tells when it is gone."""
-        if self._blocked_until_ms is not None and self._now_ms() >= self._blocked_until_ms:
-            self._blocked_until_ms = None
+        now_ms = self._now_ms()
+        if self._blocked_until_ms is not None and now_ms >= self._blocked_until_ms:
+            self._blocked_until_ms, self._tried_again_ms = None, now_ms
             self.on_recovered()
 
     def _offer_again(self, partitions: list[Partition]) -> None:

@@ -339,6 +339,27 @@ async def test_logs_that_an_entry_kept_from_being_made_are_offered_again_after_a
     assert told == [BLOCKED_RETRY_MS], "a directory that is offline stays so"
 
 
+async def test_logs_that_stay_blocked_are_tried_again_less_and_less_often() -> None:
+    """Each order that is refused begins a leader epoch: an entry that stays for a day was ten thousand."""
+    errors, _ = await disk_errors()
+    now_ms, told = [0], list[int]()
+    errors._now_ms = lambda: now_ms[0]
+    errors.on_recovered = lambda: told.append(now_ms[0] // 1_000)
+    errors.log_blocked(FIRST, ENTRY)
+    for now_ms[0] in range(0, 2_000_000, 1_000):
+        errors.offer_those_blocked()
+        if told and now_ms[0] // 1_000 == told[-1] + 1:
+            errors.log_blocked(FIRST, ENTRY)
+    assert told == [10, 31, 72, 153, 314, 635, 1236, 1837]
+    now_ms[0] = 3_000_000
+    errors.offer_those_blocked()
+    now_ms[0] += BLOCKED_RETRY_MS
+    errors.log_blocked(FIRST, ENTRY)
+    now_ms[0] += BLOCKED_RETRY_MS
+    errors.offer_those_blocked()
+    assert told[-2:] == [3_000, 3_020], "an entry that comes later is another one"
+
+
 @pytest.mark.parametrize("waits", [True, False])
 @simulated(brokers=1, settings=SETTINGS)
 async def test_replicas_are_offered_again_though_the_disk_was_full_for_less_than_one_maintenance(
