@@ -1,7 +1,8 @@
 """How long a partition acknowledges nothing, although enough of its replicas are up (I37): also while one is down.
 
-Owns: since when each partition has unanswered writes with acks=all and none acknowledged, and the bound. Judges only
-while nothing but dead processes disturbs the cluster (`stability`). Leaves to others: what is acknowledged.
+Owns: since when each partition has unanswered writes with acks=all and none acknowledged, and the bound, which counts
+from the last fault. Judges only while nothing but dead processes disturbs the cluster (`stability`). Leaves to others:
+what is acknowledged.
 """
 
 from minibroker.chaos.history.client_history import EventLog, HistoryEvent
@@ -74,6 +75,7 @@ class AcknowledgingChecker(Checker):
             if event.type == "invoke":
                 self._open[event.index] = sent.key
                 self._waiting_since.setdefault(sent.key, now)
+                self._last_open_at[sent.key] = now  # also if it fails before any sample sees it open
             elif event.type == "ok":
                 self._waiting_since.pop(sent.key, None)
         if event.operation is not None:
@@ -82,10 +84,11 @@ class AcknowledgingChecker(Checker):
     def _look_at(self, actual: ReferencePartition, key: str, now: float) -> None:
         if now - self._last_open_at.get(key, now) > PAUSE_SECONDS:
             self._waiting_since.pop(key, None)
-        if key not in self._waiting_since or not self._is_able(actual):
+        calm = self._stability.since
+        if key not in self._waiting_since or calm is None or not self._is_able(actual):
             self._able_since.pop(key, None)
             return
-        since = max(self._able_since.setdefault(key, now), self._waiting_since[key])
+        since = max(self._able_since.setdefault(key, now), self._waiting_since[key], calm)
         if now - since > self._bound_seconds:
             self._able_since[key] = now
             facts = (
@@ -99,8 +102,7 @@ class AcknowledgingChecker(Checker):
         """Enough replicas are up, one of the ISR among them, and the others are dead, not half alive."""
         fit = self._stability.fit
         return (
-            self._stability.since is not None
-            and set(self._cluster.alive()) <= fit
+            set(self._cluster.alive()) <= fit
             and len(self._replicas(actual.partition) & fit) >= self._minimum(actual.partition)
             and self._reference.has_sound_member(actual, fit)
         )
