@@ -1,8 +1,9 @@
 """How long a partition has no leader that serves, although another member of its ISR could lead (I37).
 
 Owns: the bound, from the settings and from how the leader ended, and since when each partition is without a leader.
-Judges only while nothing but dead processes disturbs the cluster (`stability`). Leaves to others: which member is
-elected (`reference_state`), leaders with a failed disk (`offline`).
+Judges only while nothing but dead processes disturbs the cluster (`stability`), and counts from the last fault: a lost
+reply is over before the next sample, and what it leaves behind takes time. Leaves to others: which member is elected
+(`reference_state`), leaders with a failed disk (`offline`).
 """
 
 from minibroker.protocol.ids import TopicPartition
@@ -49,8 +50,8 @@ class FailoverChecker(Checker):
     def sample(self) -> None:
         now = self._cluster.world.loop.elapsed
         for actual in self._reference.states():
-            partition = actual.partition
-            if self._stability.since is None or self._serves(actual) or not self._another_could_lead(actual):
+            partition, calm = actual.partition, self._stability.since
+            if calm is None or self._serves(actual) or not self._another_could_lead(actual):
                 self._since.pop(partition, None)
                 self._slow.discard(partition)
                 continue
@@ -58,7 +59,7 @@ class FailoverChecker(Checker):
             if not self._is_fast(actual, since):
                 self._slow.add(partition)
             bound = self._slow_seconds if partition in self._slow else REACTION_SECONDS
-            if now - since > bound:
+            if now - max(since, calm) > bound:
                 self._since[partition] = now
                 facts = (
                     f"ZooKeeper names leader {actual.leader} of epoch {actual.leader_epoch}, in sync: {actual.members}",

@@ -3,11 +3,14 @@ one broker stays down."""
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import checking
-from minibroker.simulation.checks.control.failover import FailoverChecker
+from minibroker.simulation.checks.control.failover import FailoverChecker, slow_failover_seconds
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
@@ -54,3 +57,31 @@ def test_broker_that_stays_down_is_replaced_by_its_refusals(detection: str, foun
             stack.enter_context(checking(cluster, reference, each))
         cluster.world.run(run(), seconds_max=60)
     assert {each.invariant for each in reference.findings} == found
+
+
+@pytest.mark.invariant("I37")
+def test_a_slow_failover_counts_from_the_last_fault() -> None:
+    """A reset or a lost reply is over before the next sample, and what it leaves behind takes time."""
+    settings, found = {**SETTINGS, "broker.failure.detection": "session"}, list[str]()
+    loop, stability = SimpleNamespace(elapsed=0.0), SimpleNamespace(since=0.0, fit={2}, fit_since=lambda broker_id: 0.0)
+    reference = SimpleNamespace(
+        states=lambda: [SimpleNamespace(partition=TopicPartition("a", 0), leader=1, leader_epoch=0, members=(1, 2))],
+        has_sound_member=lambda actual, fit: True,
+        find=lambda invariant, *facts: found.append(invariant),
+    )
+    cluster = SimpleNamespace(world=SimpleNamespace(loop=loop), controller=lambda: 2, replica=lambda *asked: None)
+    checker = FailoverChecker(*cast(Any, (cluster, reference, stability)), settings)
+    bound_seconds = slow_failover_seconds(settings)
+
+    def pass_time(seconds: float) -> None:
+        end = loop.elapsed + seconds
+        while loop.elapsed < end:
+            loop.elapsed += SAMPLE_SECONDS
+            checker.sample()
+
+    pass_time(bound_seconds - 1)
+    stability.since = loop.elapsed
+    pass_time(bound_seconds - 1)
+    assert found == []
+    pass_time(2)
+    assert found == ["I37"]
