@@ -18,8 +18,8 @@ RESTART_SHARE = 0.3
 PAUSE_MAX = 3.0
 SEQUENCES_AT_ONCE_MAX = 2
 STOP_SECONDS = 90
-"""A clean stop of 27 logs whose disk takes 0.4 s a call ends after 55 s, though the disk is healed meanwhile: closing the
-logs is one job, begun at the cost of that moment (seed 17511994)."""
+"""A clean stop of 27 logs whose disk takes 0.4 s a call ends after 55 s, though the disk is healed meanwhile: closing
+the logs is one job, begun at the cost of that moment (seed 17511994)."""
 STAGED_MAX = 4
 """Truncations that are forced at the end of a run that has seen none."""
 STAGED_SECONDS = 1.5
