@@ -132,13 +132,14 @@ class RunOptions(msgspec.Struct, kw_only=True):
 
     def possible_settings(self, topic: str, name: str, of_brokers: str) -> set[str | None]:
         """All values that this setting of this topic may have during the run; None: the built-in default."""
-        defaults = self._possible_settings_of_brokers(of_brokers)
+        defaults = self.possible_settings_of_brokers(of_brokers)
         own: set[str | None] = {self.topic_settings(topic).get(name)}
         if self.loads is not None and topic == TOPIC:
             own.update(self.loads.changes.get(name, ()))
         return own - {None} | (defaults if None in own else set())
 
-    def _possible_settings_of_brokers(self, name: str) -> set[str | None]:
+    def possible_settings_of_brokers(self, name: str) -> set[str | None]:
+        """All values that this setting of any broker may have during the run; None: the built-in default."""
         default = self.settings.get(name)
         changes = () if self.loads is None else self.loads.broker_changes.get(name, ())
         return {default, *(default if value is None else value for value in changes)}

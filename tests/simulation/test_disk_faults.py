@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from minibroker.client.producer.producer import Producer
 from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.choices import RunChoices
 from minibroker.simulation.swarm.faults import whole_cluster
 from minibroker.simulation.swarm.faults.crash_points import CrashPoints
+from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.faults.fault_injector import RECREATED, FaultInjector
@@ -201,6 +203,30 @@ def test_disk_is_not_whole_while_lost_files_are_open_or_a_segment_is_zeroed() ->
         working.cancel()
 
     under_faults(case)
+
+
+SLOW_SCRUB = {"log.scrub.bytes.per.second": "65536", "log.scrub.interval.ms": "1000"}
+
+
+def test_a_slow_scrubber_gets_as_long_as_it_needs_for_a_large_disk() -> None:
+    """Rot behind the scrubber's place is found in the next round, and a round of 2 MB takes half a minute."""
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        servers, runtime = injector.cluster.bootstrap_servers, injector.cluster.client_runtime()
+        async with Producer(bootstrap_servers=servers, runtime=runtime) as producer:
+            await producer.send_many(PARTITION.topic, [bytes(8_000)] * 256)
+        schedule = DiskFaultSchedule(injector, draw_faulty(random.Random(1)), random.Random(1))
+        counters = injector.cluster.brokers[1].counters
+        rounds = counters.scrub_rounds
+        assert await injector.wait(lambda: counters.scrub_rounds > rounds + 1, 90.0)
+        await asyncio.sleep(5.0)
+        schedule.disk.mark_faulty(1)
+        [path, *_] = [path for path, _ in injector.storage(1).files(f"/data/log/{PARTITION}/") if path.endswith(".log")]
+        schedule.disk.rot_byte(path, 1_000, ord("?"))
+        assert await schedule.repair() == []
+
+    under_faults(case, SLOW_SCRUB)
 
 
 async def whole(injector: FaultInjector) -> None:

@@ -20,6 +20,7 @@ from minibroker.simulation.swarm.faults.disk_options import (
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.faults.whole_cluster import WholeCluster
+from minibroker.simulation.swarm.loads.load_options import SCRUB_RATE
 from minibroker.simulation.swarm.promise import Circumstance, allows
 
 FIRST_SECONDS = 0.7
@@ -28,7 +29,9 @@ LOOK_SECONDS = 0.25
 START_SECONDS = 2.0
 """A broker that refuses its disk has ended by then."""
 SCRUBBED_SECONDS = 20.0
-"""By then a scrubber has read every byte of these small disks, and has repaired all rot."""
+"""By then a scrubber of the usual speed has read every byte of these small disks, and has repaired all rot."""
+SCRUB_ROUNDS = 3
+"""A slow one may have passed the rot just before; each round begins at another log, and the disk grows meanwhile."""
 
 
 class DiskFaultSchedule:
@@ -105,8 +108,14 @@ class DiskFaultSchedule:
         if not injector.is_alive(broker):
             await self._replace_disk(broker)
         self.disk.undo_unscrubbed_rot()
-        await injector.wait(lambda: not self.disk.remaining(), SCRUBBED_SECONDS)
+        await injector.wait(lambda: not self.disk.remaining(), self._scrubbing_seconds(broker))
         return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
+
+    def _scrubbing_seconds(self, broker: int) -> float:
+        """By then this broker's scrubber has found all rot, at the lowest speed that it may have."""
+        rates = self._injector.options.possible_settings_of_brokers(SCRUB_RATE)
+        rounds = SCRUB_ROUNDS * self._injector.storage(broker).used_bytes
+        return SCRUBBED_SECONDS + max((rounds / int(rate) for rate in rates if rate is not None), default=0.0)
 
     async def _replace_disk(self, broker: int) -> None:
         """The broker refuses to start on its disk. As the promise says, an operator puts in a blank disk once the old
