@@ -161,7 +161,8 @@ class FaultInjector:
         """Nothing but disks is broken, and a member other than the leader could lead."""
         zookeeper, others = self.zookeeper, set(self.cluster.broker_ids) - {state.leader}
         is_whole = others <= self.steady_brokers() and zookeeper.is_running and zookeeper.options.extra_delay == 0
-        return is_whole and not self.network.slow_links and self.reference.has_sound_member(state, others)
+        is_fast = not self.network.slow_links and not self.network.bandwidth
+        return is_whole and is_fast and self.reference.has_sound_member(state, others)
 
     def is_in_every_isr(self, broker_id: int) -> bool:
         """Under its current incarnation."""
