@@ -79,7 +79,7 @@ class InSyncRules:
         self._states: dict[TopicPartition, ReferencePartition] = {}
         self._led_since: dict[TopicPartition, float] = {}
         self._last_blocked_at: dict[int, float] = {}
-        """When a broker was last found paused, or in a slow call."""
+        """When a broker was last found paused, in a slow call or with a failing disk, or until when its disk hangs."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
 
@@ -330,10 +330,13 @@ class InSyncRules:
 
     def sample(self) -> None:
         """Hardening rule 4: soon after the ISR fell below the minimum, its leader's copy survives a power loss. Only
-        time in which the leader's process ran counts."""
+        time in which the leader's process ran and its disk worked counts: an fsync that began on a hanging disk goes on
+        as long as the hang was to last, also if the disk is healed meanwhile."""
         for broker_id in self._cluster.alive():
-            if not self._cluster.world.process(f"broker-{broker_id}").runs:
-                self._last_blocked_at[broker_id] = self._loop.elapsed
+            storage, now = self._cluster.world.machine(f"broker-{broker_id}").storage, self._loop.elapsed
+            if storage.hangs_for or storage.faults or not self._cluster.world.process(f"broker-{broker_id}").runs:
+                blocked_until = max(now + storage.hangs_for, self._last_blocked_at.get(broker_id, 0.0))
+                self._last_blocked_at[broker_id] = blocked_until
         for actual in self._reference.states():
             if len(actual.members) >= min(actual.min_isr, actual.replication_factor) or actual.leader == -1:
                 continue
@@ -346,7 +349,7 @@ class InSyncRules:
             )
             since = max(actual.since, *moments)
             settled = self._loop.elapsed - since > SETTLED_SECONDS
-            if replica is None or not settled or self._cluster.world.machine(host).storage.faults:
+            if replica is None or not settled:
                 continue
             state, process = replica.state, self._cluster.world.process(host)
             leads = state.is_leader and state.leader_epoch == actual.leader_epoch and not process.paused
