@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
 from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.choices import RunChoices
@@ -227,6 +228,36 @@ def test_a_slow_scrubber_gets_as_long_as_it_needs_for_a_large_disk() -> None:
         assert await schedule.repair() == []
 
     under_faults(case, SLOW_SCRUB)
+
+
+def test_rot_in_a_log_of_a_deleted_topic_is_no_brokers_to_repair() -> None:
+    """An older copy of the disk brings the log back, and no replica has another one to copy."""
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        servers, runtime = injector.cluster.bootstrap_servers, injector.cluster.client_runtime()
+        schedule = DiskFaultSchedule(injector, draw_faulty(random.Random(1)), random.Random(1))
+        faults, storage = DiskFaults(injector, schedule.disk, random.Random(1)), injector.storage(1)
+        async with (
+            AdminClient(bootstrap_servers=servers, runtime=runtime) as admin,
+            Producer(bootstrap_servers=servers, runtime=runtime) as producer,
+        ):
+            await admin.create_topic("gone", partitions=1, replication_factor=3)
+            for topic in ("gone", PARTITION.topic):
+                await producer.send_and_wait(topic, b"value", partition=0)
+            faults.changes.copies.take(storage)
+            await admin.delete_topic("gone")
+        await faults.while_down(1, lambda: faults.apply_change(1, "older_disk", faults.changes.older_disk))
+        await whole(injector)
+        schedule.disk.mark_faulty(1)
+        there, gone = (f"/data/log/{name}-0/00000000000000000000.log" for name in (PARTITION.topic, "gone"))
+        schedule.disk.rot_byte(there, 70, ord("?"))
+        schedule.disk.rot_byte(gone, 70, ord("?"))
+        assert [each.path for each in schedule.disk.unrepaired()] == [there]
+        assert await schedule.repair() == []
+        assert [each.path for each in schedule.disk.remaining()] == [gone]
+
+    under_faults(case, {"log.scrub.interval.ms": "1000"})
 
 
 async def whole(injector: FaultInjector) -> None:

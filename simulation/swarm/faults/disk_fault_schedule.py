@@ -109,7 +109,7 @@ class DiskFaultSchedule:
             await self._replace_disk(broker)
         self.disk.undo_unscrubbed_rot()
         await injector.wait(lambda: not self.disk.remaining(), self._scrubbing_seconds(broker))
-        return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
+        return [f"{rot.path} at {rot.position}" for rot in self.disk.unrepaired()]
 
     def _scrubbing_seconds(self, broker: int) -> float:
         """By then this broker's scrubber has found all rot, at the lowest speed that it may have."""

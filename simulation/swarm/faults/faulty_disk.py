@@ -7,7 +7,13 @@ a good copy. Leaves to others: to choose and to do a fault (`disk_faults`, `whol
 
 import msgspec
 
-from minibroker.protocol.files.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from minibroker.protocol.files.checkpoints import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_partition_directory_name,
+)
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faults.file_changes import copied
@@ -28,6 +34,11 @@ class Rot(msgspec.Struct, frozen=True):
     position: int
     before: int
     after: int
+
+    @property
+    def partition(self) -> TopicPartition | None:
+        """Whose log it is in; None: it is in another file."""
+        return parse_partition_directory_name(self.path.rpartition("/")[0].rpartition("/")[2])
 
     def is_scrubbed(self, storage: SimulatedStorage) -> bool:
         """The index of an active segment is in memory, and rewritten when the segment is closed."""
@@ -115,6 +126,12 @@ class FaultyDisk:
             return []
         storage = self._injector.storage(self.broker)
         return [each for each in self.rot if each.is_there(storage)]
+
+    def unrepaired(self) -> list[Rot]:
+        """The rot that is still on the disk and that its broker could have repaired: it has no log to copy for a
+        deleted topic, which an older copy of the disk brings back."""
+        topics = {partition.topic for partition in self._injector.cluster.assignments()}
+        return [each for each in self.remaining() if each.partition is None or each.partition.topic in topics]
 
     def undo_unscrubbed_rot(self) -> int:
         """Undo the rot that no scrubber finds and no write has replaced; returns the number of bytes. Data that a
