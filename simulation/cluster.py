@@ -122,6 +122,12 @@ class SimulatedCluster:
     def alive(self) -> list[int]:
         return [b for b in self.broker_ids if self.world.is_alive(f"broker-{b}")]
 
+    def held_seconds(self) -> float:
+        """How much longer a synchronous call to its disk holds some living broker: it takes as long as the disk was
+        slow when it began, also if the disk is healed meanwhile."""
+        processes = [self.world.process(f"broker-{b}") for b in self.alive()]
+        return max([0.0, *(process.busy_until - self.world.loop.time() for process in processes)])
+
     def manager(self, broker_id: int) -> ReplicaManager | None:
         """Of the broker's process, or of the one before if it has not run yet; it may be dead. None until it got so far
         in its start."""

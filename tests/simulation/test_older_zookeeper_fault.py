@@ -130,6 +130,29 @@ def test_broker_that_stops_before_it_is_back_in_zookeeper_need_not_have_noted(mo
     assert stopped
 
 
+def test_broker_that_a_slow_disk_held_need_not_have_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call to a disk that was slow when it began lasts on after the faults, and nothing of its process runs."""
+    monkeypatch.setattr(older_zookeeper, "ONE_WAS_DOWN_SHARE", 0.0)
+    monkeypatch.setattr(older_zookeeper, "BEFORE_THE_END", (4.0,))
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        await asyncio.sleep(older_zookeeper.NOTED_SECONDS)
+        sequence, leader = OlderZooKeeper(injector, random.Random(1)), injector.leader(PARTITION)
+        sequence._copy()
+        assert leader is not None
+        held = next(b for b in injector.others(leader) if b != injector.cluster.controller())
+        loop = injector.world.loop
+        loop.call_soon(loop.charge, 20.0, context=injector.world.process(f"broker-{held}").context)
+        await asyncio.sleep(0.1)
+        injector.bounce(leader)
+        await asyncio.sleep(0.5)
+        await sequence.play()
+        assert injector.reference.findings == []
+
+    under_faults(case)
+
+
 def test_leader_on_the_copy_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what is promised: no broker knows of a change that the copy lacks."""
     monkeypatch.setattr(NotedChanges, "require_known", nothing)

@@ -76,7 +76,8 @@ class OlderZooKeeper:
         self._ends: dict[int, tuple[float, float]] = {}
         """When each broker ended, or was asked to stop, and since when it was registered then."""
         self._repaired_at = 0.0
-        """Since then nothing is broken: each broker has ZooKeeper again `NOTED_SECONDS` later."""
+        """Since then nothing is broken, and no call to a slow disk holds a broker: each has ZooKeeper again
+        `NOTED_SECONDS` later."""
         self._whole = (0.0, 0.0)
         """From when to when nothing was broken, and no broker ended."""
         self._lacking: list[float] = []
@@ -95,7 +96,7 @@ class OlderZooKeeper:
 
     async def play(self) -> None:
         injector, brokers = self.injector, list(self.injector.cluster.broker_ids)
-        self._repaired_at = injector.world.loop.elapsed
+        self._repaired_at = injector.world.loop.elapsed + injector.cluster.held_seconds()
         if injector.faulty_disks or not await injector.wait(
             lambda: all(map(injector.is_alive, brokers)), READY_SECONDS
         ):
@@ -106,6 +107,7 @@ class OlderZooKeeper:
             whole_since = injector.world.loop.elapsed
         assert self._older is not None, "the faults have ended, and so has `copy_sometime`"
         await asyncio.sleep(self.random.choice(BEFORE_THE_END))
+        whole_since = max(whole_since, self._repaired_at)
         self._whole, self._lacking = (whole_since, injector.world.loop.elapsed), self._written_since(self._older)
         await self._end_all()
         youngest = injector.zookeeper.copied_data()
