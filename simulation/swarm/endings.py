@@ -45,8 +45,9 @@ async def converge_without_load(injector: FaultInjector, history: History) -> No
     await injector.wait(lambda: not history.open_sends, SETTLED_SECONDS_MAX)
     injector.note("the load has stopped")
     began = cluster.world.loop.elapsed
-    if not await injector.wait(lambda: not _unequal(injector), QUIET_SECONDS_MAX):
-        text = f"without load the cluster does not converge within {QUIET_SECONDS_MAX:.0f} s"
+    seconds = QUIET_SECONDS_MAX + cluster.held_seconds()
+    if not await injector.wait(lambda: not _unequal(injector), seconds):
+        text = f"without load the cluster does not converge within {seconds:.0f} s"
         history.find("I36", text, None, *_unequal(injector)[:3])
     else:
         compare_replicas(cluster, workload, history)

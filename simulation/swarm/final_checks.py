@@ -4,6 +4,7 @@ Owns: the wait for convergence (liveness) and the comparison of replicas, acknow
 """
 
 import asyncio
+import math
 from collections.abc import Collection, Mapping
 
 from minibroker.broker.disk_faults.scrubber import TICK_SECONDS
@@ -37,9 +38,10 @@ CALLBACKS_PER_SEGMENT_IN_THREAD = 10
 
 
 async def converge(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState, history: History) -> None:
-    """I36: every replica returns to the ISR."""
+    """I36: every replica returns to the ISR. Until then a broker may be held by what it did on a slow disk."""
+    seconds = FULL_ISR_SECONDS + math.ceil(cluster.held_seconds())
     try:
-        await cluster.until(lambda: not out_of_sync(cluster, options, reference), FULL_ISR_SECONDS, "a full ISR")
+        await cluster.until(lambda: not out_of_sync(cluster, options, reference), seconds, "a full ISR")
     except AssertionError as error:
         missing = ", ".join(out_of_sync(cluster, options, reference)[:3])
         history.find("I36", f"{error}: {missing}", None, f"true: {reference.states()[:2]}")

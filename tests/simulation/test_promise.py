@@ -15,6 +15,7 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.faults.faults import Faults
+from minibroker.simulation.swarm.final_checks import FULL_ISR_SECONDS, converge
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import draw_options
@@ -206,5 +207,20 @@ def test_nothing_is_calm_while_a_link_is_narrow() -> None:
         assert injector.is_calm(state)
         injector.network.bandwidth["broker-1", "broker-2"] = 2_000.0
         assert not injector.is_calm(state)
+
+    under_faults(case)
+
+
+def test_a_broker_that_a_slow_disk_holds_converges_later() -> None:
+    """The call lasts as long as the disk was slow when it began, though the disk is healed by then."""
+
+    async def case(injector: FaultInjector) -> None:
+        cluster, history = injector.cluster, History()
+        assert await injector.wait(lambda: injector.is_in_every_isr(2), SESSION_SECONDS)
+        loop, held = injector.world.loop, injector.world.process("broker-2")
+        loop.call_soon(loop.charge, FULL_ISR_SECONDS + SESSION_SECONDS + 1.0, context=held.context)
+        assert await injector.wait(lambda: not injector.is_in_every_isr(2), 2 * SESSION_SECONDS)
+        await converge(cluster, injector.options, injector.reference, history)
+        assert history.findings == []
 
     under_faults(case)

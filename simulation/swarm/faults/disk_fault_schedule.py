@@ -112,10 +112,12 @@ class DiskFaultSchedule:
         return [f"{rot.path} at {rot.position}" for rot in self.disk.unrepaired()]
 
     def _scrubbing_seconds(self, broker: int) -> float:
-        """By then this broker's scrubber has found all rot, at the lowest speed that it may have."""
+        """By then this broker's scrubber has found all rot, at the lowest speed that it may have. It begins once no call
+        to a slow disk holds its process."""
         rates = self._injector.options.possible_settings_of_brokers(SCRUB_RATE)
         rounds = SCRUB_ROUNDS * self._injector.storage(broker).used_bytes
-        return SCRUBBED_SECONDS + max((rounds / int(rate) for rate in rates if rate is not None), default=0.0)
+        slow_seconds = max((rounds / int(rate) for rate in rates if rate is not None), default=0.0)
+        return SCRUBBED_SECONDS + slow_seconds + self._injector.cluster.held_seconds()
 
     async def _replace_disk(self, broker: int) -> None:
         """The broker refuses to start on its disk. As the promise says, an operator puts in a blank disk once the old
