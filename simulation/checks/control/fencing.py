@@ -66,6 +66,8 @@ looked, and may stand still for as long as a hanging disk holds a process, 2 s, 
 UNMADE_SECONDS = 1.0
 """For this long after a failed disk call, a broker may report that it could not create a log: it answers the order at
 once."""
+HELD_SECONDS = 0.1
+"""A call to a disk that holds its process for longer is a slow one."""
 QUEUED_SECONDS = 1.0
 """The writer of a partition's state may have read the registrations this long before."""
 
@@ -111,6 +113,8 @@ class FencingChecker(Checker):
         self._without_zookeeper_at: dict[int, float] = {}
         self._unanswered_since: dict[tuple[Process, TopicPartition], float] = {}
         self._changed_at: dict[int, float] = {}
+        self._held_at: dict[int, float] = {}
+        """When a broker was last found paused, or held by a call to a slow disk."""
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
         self._disk_failed_at: dict[int, float] = {}
@@ -316,7 +320,7 @@ class FencingChecker(Checker):
         if is_preferred or leader not in assignment:
             return True
         began, changed_at = self._led_since.get(partition, 0.0), self._changed_at.get(leader, 0.0)
-        if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < INFORMED_SECONDS:
+        if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < self._informed_seconds():
             return True
         reasons_at = (
             self._cluster.asked_to_stop_at.get(leader),
@@ -326,6 +330,11 @@ class FencingChecker(Checker):
         if any(at is not None and now - at < CONFIRMATION_SECONDS for at in reasons_at):
             return True
         return self._cluster.is_stopping(leader) or self._is_offline(leader, partition)
+
+    def _informed_seconds(self) -> float:
+        """A controller that a slow disk holds again and again, for less than a session each time, acts later."""
+        held_at = self._held_at.get(self._cluster.controller() or 0, -math.inf)
+        return CONFIRMATION_SECONDS if self._loop.elapsed - held_at < INFORMED_SECONDS else INFORMED_SECONDS
 
     def _assignment(self, partition: TopicPartition) -> tuple[int, ...]:
         node = self._nodes.get(topic_path(partition.topic))
@@ -366,6 +375,9 @@ class FencingChecker(Checker):
             if not (self._zookeeper.is_running and is_reachable):
                 self._without_zookeeper_at[broker_id] = self._loop.elapsed
         for broker_id in self._cluster.alive():
+            process = self._cluster.world.process(name_of(broker_id))
+            if process.paused or process.busy_until - self._loop.time() > HELD_SECONDS:
+                self._held_at[broker_id] = self._loop.elapsed
             if self._cluster.is_stopping(broker_id):
                 self._stopping_at[broker_id] = self._loop.elapsed
             for partition in self._states:

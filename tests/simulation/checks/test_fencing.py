@@ -11,10 +11,11 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ApiKey
-from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
+from minibroker.protocol.znodes import BROKER_IDS, CONTROLLER, PartitionState, broker_path, partition_state_path
 from minibroker.runtime.ports import DeleteOp, SetOp
 from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.fencing import (
+    INFORMED_SECONDS,
     NEVER_ANSWERED_SECONDS,
     RECONNECT_SECONDS,
     RULE,
@@ -24,6 +25,7 @@ from minibroker.simulation.checks.control.fencing import (
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import requests
+from minibroker.simulation.world.observations import RequestReceived
 from minibroker.simulation.world.zookeeper_links import ZooKeeperRequest
 
 OLD_SECONDS = 5.0
@@ -281,6 +283,27 @@ async def _a_leader_killed_in_its_stop(life: Life) -> None:
     await life.cluster.until(lambda: life.cluster.leader("a") not in (None, leader), 5, "another leader")
 
 
+async def _a_leader_replaced_by_a_held_controller(life: Life) -> None:
+    """It has read that the leader's registration was gone, and a slow disk holds it before it hears that."""
+    leader, world = await life.lead("a"), life.cluster.world
+    held = [life.controller]
+
+    def hold(event: RequestReceived) -> None:
+        if held and event.path == BROKER_IDS and event.host == f"broker-{held[0]}":
+            world.loop.call_soon(world.loop.charge, INFORMED_SECONDS + 1, context=world.process(event.host).context)
+            held.clear()
+
+    world.world_observers.subscribe(RequestReceived, hold)
+    for session in world.zookeeper.sessions_of(f"broker-{leader}"):
+        world.zookeeper.expire_session(session)
+
+    def is_replaced() -> bool:
+        life.checker.sample()
+        return life.cluster.leader("a") not in (None, leader)
+
+    await life.cluster.until(is_replaced, 10, "another leader")
+
+
 async def _a_leader_replaced_without_cause(life: Life) -> None:
     leader = await life.lead("a")
     other = life.others(life.controller, leader)[0]
@@ -291,6 +314,7 @@ async def _a_leader_replaced_without_cause(life: Life) -> None:
     ("act", "found"),
     [
         (_a_leader_killed_in_its_stop, []),
+        (_a_leader_replaced_by_a_held_controller, []),
         (_a_leader_replaced_without_cause, ["a leader was replaced that is not fenced"]),
     ],
 )
