@@ -112,8 +112,8 @@ class DiskFaultSchedule:
         return [f"{rot.path} at {rot.position}" for rot in self.disk.unrepaired()]
 
     def _scrubbing_seconds(self, broker: int) -> float:
-        """By then this broker's scrubber has found all rot, at the lowest speed that it may have, once no call to a slow
-        disk holds it."""
+        """How long this broker's scrubber may take to find all rot: it has its lowest speed, and begins once no slow
+        call holds it."""
         rates = self._injector.options.possible_settings_of_brokers(SCRUB_RATE)
         rounds = SCRUB_ROUNDS * self._injector.storage(broker).used_bytes
         slow_seconds = max((rounds / int(rate) for rate in rates if rate is not None), default=0.0)
