@@ -198,14 +198,19 @@ def test_container_that_is_started_again_at_once_keeps_its_address() -> None:
     under_faults(case)
 
 
-def test_nothing_is_calm_while_a_link_is_narrow() -> None:
-    """What is on its way to the controller then takes seconds, as on a slow link."""
+def test_nothing_is_calm_while_a_link_is_narrow_or_a_slow_disk_holds_a_broker() -> None:
+    """What is on its way to the controller, or waits in it, then takes seconds, as on a slow link."""
 
     async def case(injector: FaultInjector) -> None:
         assert await injector.wait(lambda: injector.is_in_every_isr(1), SESSION_SECONDS)
         [state] = injector.guarded_states()
         assert injector.is_calm(state)
         injector.network.bandwidth["broker-1", "broker-2"] = 2_000.0
+        assert not injector.is_calm(state)
+        injector.network.bandwidth.clear()
+        loop, held = injector.world.loop, injector.world.process("broker-2")
+        loop.call_soon(loop.charge, 2.0, context=held.context)
+        await asyncio.sleep(1.0)
         assert not injector.is_calm(state)
 
     under_faults(case)

@@ -24,6 +24,8 @@ LOOK_SECONDS = 0.01
 SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 FAULT_SECONDS_MIN = 0.1
+HELD_SECONDS = 0.1
+"""A call to a disk that holds its process for longer is a slow one."""
 RECREATED = TopicPartition("reborn", 0)
 """A topic that is deleted and made again; records of the topic that exists now are under promise
 (`recreated_topic`)."""
@@ -162,6 +164,7 @@ class FaultInjector:
         zookeeper, others = self.zookeeper, set(self.cluster.broker_ids) - {state.leader}
         is_whole = others <= self.steady_brokers() and zookeeper.is_running and zookeeper.options.extra_delay == 0
         is_fast = not self.network.slow_links and not self.network.bandwidth
+        is_fast &= self.cluster.held_seconds() < HELD_SECONDS
         return is_whole and is_fast and self.reference.has_sound_member(state, others)
 
     def is_in_every_isr(self, broker_id: int) -> bool:
