@@ -260,6 +260,26 @@ def test_rot_in_a_log_of_a_deleted_topic_is_no_brokers_to_repair() -> None:
     under_faults(case, {"log.scrub.interval.ms": "1000"})
 
 
+def test_an_operator_starts_a_broker_again_that_has_given_up_a_repair() -> None:
+    """A replica that is damaged four times within an hour stays offline, as docs/OPERATIONS.md says."""
+
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        servers, runtime = injector.cluster.bootstrap_servers, injector.cluster.client_runtime()
+        schedule = DiskFaultSchedule(injector, draw_faulty(random.Random(1)), random.Random(1))
+        async with Producer(bootstrap_servers=servers, runtime=runtime) as producer:
+            await producer.send_and_wait(PARTITION.topic, b"value", partition=0)
+        for byte in b"1234":
+            assert await injector.wait(lambda: schedule.disk.may_become_faulty(1), 10.0)
+            schedule.disk.mark_faulty(1)
+            schedule.disk.rot_byte(f"/data/log/{PARTITION}/00000000000000000000.log", 70, byte)
+            await asyncio.sleep(3.0)
+        assert await schedule.repair() == []
+        assert await injector.wait(lambda: injector.is_in_every_isr(1), 10.0)
+
+    under_faults(case, {"log.scrub.interval.ms": "1000"})
+
+
 async def whole(injector: FaultInjector) -> None:
     assert await injector.wait(lambda: all(map(injector.is_in_every_isr, injector.cluster.broker_ids)), SESSION_SECONDS)
     assert injector.state(PARTITION) is not None

@@ -108,8 +108,20 @@ class DiskFaultSchedule:
         if not injector.is_alive(broker):
             await self._replace_disk(broker)
         self.disk.undo_unscrubbed_rot()
-        await injector.wait(lambda: not self.disk.remaining(), self._scrubbing_seconds(broker))
+        seconds = self._scrubbing_seconds(broker)
+        await injector.wait(lambda: not self.disk.remaining() or self._has_given_up(broker), seconds)
+        if self._has_given_up(broker) and await injector.wait(lambda: injector.bounce(broker), SCRUBBED_SECONDS):
+            await injector.wait(lambda: not self.disk.remaining(), seconds)
         return [f"{rot.path} at {rot.position}" for rot in self.disk.unrepaired()]
+
+    def _has_given_up(self, broker: int) -> bool:
+        """Whether a replica was damaged so often that it stays offline until an operator starts its broker again."""
+        manager = self._injector.cluster.manager(broker)
+        if manager is None or not self._injector.is_alive(broker):
+            return False
+        promised = [each for each in manager.partitions if self._injector.reference.is_promised(each.topic)]
+        damaged = [each for each in promised if manager.partitions[each].state.damage is not None]
+        return any(map(manager.repairs._is_hopeless, damaged))
 
     def _scrubbing_seconds(self, broker: int) -> float:
         """How long this broker's scrubber may take to find all rot: it has its lowest speed, and begins once no slow
