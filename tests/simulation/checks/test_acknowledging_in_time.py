@@ -1,7 +1,7 @@
 """A partition whose replicas are well must acknowledge in bounded time: the checker, told of sends by hand."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -25,19 +25,19 @@ class Case:
     def __init__(self) -> None:
         self.loop = SimpleNamespace(elapsed=0.0)
         self.found: list[str] = []
-        self.stability = SimpleNamespace(since=0.0, fit={1})
+        self.stability: Any = SimpleNamespace(since=0.0, fit={1})
         self.events = EventLog()
-        cluster = SimpleNamespace(
+        cluster: Any = SimpleNamespace(
             world=SimpleNamespace(loop=self.loop), broker_ids=(1,), alive=lambda: [1], assignments=lambda: {A: (1,)}
         )
-        reference = SimpleNamespace(
+        reference: Any = SimpleNamespace(
             states=lambda: [SimpleNamespace(partition=A, members=(1,))],
             has_sound_member=lambda actual, fit: True,
             find=lambda invariant, *facts: self.found.append(invariant),
         )
-        wanted = SimpleNamespace(possible=lambda *asked: {"1"})
-        parts = cast(Any, (cluster, reference, self.stability, self.events, wanted))
-        self.checker = AcknowledgingChecker(*parts, SETTINGS)
+        wanted: Any = SimpleNamespace(possible=lambda *asked: {"1"})
+        stability: Any = self.stability
+        self.checker = AcknowledgingChecker(cluster, reference, stability, self.events, wanted, SETTINGS)
 
     def send(self) -> int:
         return self.events.invoke(self.loop.elapsed, "all-1 acks=all", "send", (Sent(str(A), f"{len(self.found)}"),))

@@ -70,7 +70,7 @@ def test_a_slow_failover_counts_from_the_last_fault() -> None:
         find=lambda invariant, *facts: found.append(invariant),
     )
     cluster = SimpleNamespace(world=SimpleNamespace(loop=loop), controller=lambda: 2, replica=lambda *asked: None)
-    checker = FailoverChecker(*cast(Any, (cluster, reference, stability)), settings)
+    checker = FailoverChecker(cast(Any, cluster), cast(Any, reference), cast(Any, stability), settings)
     bound_seconds = slow_failover_seconds(settings)
 
     def pass_time(seconds: float) -> None:
