@@ -29,7 +29,8 @@ CHECKPOINT_SECONDS = 6.0
 """A running broker writes the high watermark of each replica every 5 s; until then nothing shows what of a new topic is
 committed."""
 STATE_SECONDS = 1.0
-"""A controller writes the state of a new topic's partitions within milliseconds of the topic, but not with it."""
+"""A controller writes the state of a new topic's partitions within milliseconds of the topic, but not with it. Brokers
+make the logs behind that: each some hundred of them a second."""
 ATTEMPTS_MAX = 3
 """For partitions that look wrong and change while they are read; a live cluster soon keeps still for long enough."""
 
@@ -111,14 +112,31 @@ def _settled(
     if zookeeper is not None and _lack_high_watermarks(results):
         progress(f"waiting {CHECKPOINT_SECONDS:.0f} s until brokers have noted how far new topics are committed")
         time.sleep(CHECKPOINT_SECONDS)
-    for _ in range(ATTEMPTS_MAX - 1):
-        fresh = _changed_partitions(results, inventory, given, zookeeper)
+    attempts = 1
+    while attempts < ATTEMPTS_MAX:
+        missing = _missing_replicas(results) if zookeeper is not None else set()
+        if missing:
+            progress(f"waiting {STATE_SECONDS:.0f} s: brokers may be making the logs of new topics")
+            time.sleep(STATE_SECONDS)
+        fresh = _changed_partitions(results, inventory, given, zookeeper, {name for name, _ in missing})
         if not fresh.expected:
             break
         progress("looking again at partitions that changed while they were read")
         inventory, results = _replaced(inventory, fresh, results, check(fresh))
+        # Brokers need seconds for the logs of a large topic: as long as there are fewer and fewer to make, they do.
+        attempts += len(_missing_replicas(results)) >= len(missing)
     _refuse_unseen(results)
     return inventory, results
+
+
+def _missing_replicas(results: list[PartitionResult]) -> set[tuple[str, int | None]]:
+    """Partition and broker of each."""
+    return {
+        (f"{result.topic}-{result.partition}", item.broker)
+        for result in results
+        for item in result.findings
+        if item.kind is Kind.MISSING_REPLICA
+    }
 
 
 def _vanished_files(result: PartitionResult) -> list[str]:
@@ -195,10 +213,15 @@ def _lack_high_watermarks(results: list[PartitionResult]) -> bool:
 
 
 def _changed_partitions(
-    results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...], zookeeper: str | None
+    results: list[PartitionResult],
+    inventory: Inventory,
+    given: tuple[str, ...],
+    zookeeper: str | None,
+    incomplete: set[str],
 ) -> Inventory:
     """Partitions of running brokers that look wrong and have changed since: the audit may have read them amid a
-    truncation. And all of which a file was gone when it was to be read: what is there now says whether it may be."""
+    truncation, or ZooKeeper before a deletion or a change of the ISR, and the files behind it. And all of which a file
+    was gone when it was to be read: what is there now says whether it may be. And those that are `incomplete`."""
     running = any(not log.cleanly_stopped for log in inventory.log_directories)
     suspected = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
     vanished = {f"{result.topic}-{result.partition}" for result in results if _vanished_files(result)}
@@ -206,7 +229,10 @@ def _changed_partitions(
         return msgspec.structs.replace(inventory, replicas=(), expected={})
     fresh = discover(given, _zookeeper_state(zookeeper))
     before, now = _by_name(inventory), _by_name(fresh)
-    changed = vanished | {name for name in suspected if before.get(name) != now.get(name)}
+    changed = vanished | incomplete
+    for name in suspected:
+        if before.get(name) != now.get(name) or inventory.expected.get(name) != fresh.expected.get(name):
+            changed.add(name)
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)
     expected = {name: fresh.expected.get(name, ExpectedPartition()) for name in changed}
     return msgspec.structs.replace(fresh, replicas=chosen, expected=expected)
