@@ -95,8 +95,10 @@ def expected_partitions(
         if name in snapshots:
             expected[name] = _expected_partition(*snapshots[name], witnesses.get(name), listed.get(name, {}), present)
         else:
-            # A topic may be deleted while a running broker's checkpoint still lists it.
-            certain = {b for b in listed.get(name, {}) if name in on_disk or b in stopped}
+            # A topic may be deleted while a running broker's checkpoint still lists it, and that of a killed one for
+            # good. Another broker may not have deleted yet: it counts only where nothing says which topics there are.
+            held_by_others = name in on_disk and not states
+            certain = {b for b in listed.get(name, {}) if held_by_others or b in stopped}
             expected[name] = ExpectedPartition(
                 unknown_to=unknown_to,
                 witness=witnesses.get(name),

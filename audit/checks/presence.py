@@ -37,7 +37,7 @@ def check_presence(partition: TopicPartition, present: Collection[int], expected
         found.append(_finding(partition, Kind.UNPROVEN, None, message, others=tuple(brokers)))
     if present and expected.unknown_to is not None:
         message = (
-            f"{expected.unknown_to} does not know this partition: its topic was deleted while broker"
+            f"{expected.unknown_to} does not know this partition: its topic is being deleted, or was while broker"
             f" {', '.join(map(str, sorted(present)))} was away, or the state is another cluster's or an older one"
         )
         found.append(_finding(partition, Kind.UNEXPECTED_PARTITION, None, message))

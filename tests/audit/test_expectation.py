@@ -60,6 +60,18 @@ def test_the_last_partition_of_a_topic_is_missed_where_a_checkpoint_lists_it(
     )
 
 
+@pytest.mark.parametrize(("knows_topics", "is_stopped"), [(True, False), (True, True), (False, False)])
+def test_a_checkpoint_of_a_broker_that_was_killed_may_list_a_deleted_topic(
+    knows_topics: bool, is_stopped: bool
+) -> None:
+    """It was killed behind the deletion and before its next checkpoint. Another broker was away and holds it still.
+    ZooKeeper does not know the topic, and the audit called the first broker's replica missing."""
+    log = AuditedLogDirectory(path="broker-1", broker=1, cleanly_stopped=is_stopped, listed={"former-0": "former"})
+    states = [state("ZooKeeper", 100.0, 5, (1, 2), stopped=False)] if knows_topics else []
+    expected, _ = expected_partitions([log], [(2, "former-0")], states)
+    assert list(expected["former-0"].holders) == ([] if knows_topics and not is_stopped else [1])
+
+
 def test_a_witness_in_zookeeper_of_a_partition_that_its_topics_node_lacks_is_kept() -> None:
     """It was dropped as one of an earlier topic, so nothing named the last partition of a topic that had lost it."""
     found = [WitnessNode(partitions={"a-0": witness("id", 4), "a-1": witness("id", 4), "b-0": witness("former", 4)})]
