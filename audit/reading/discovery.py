@@ -346,7 +346,7 @@ def segments_of(directory: str) -> tuple[tuple[int, int], ...]:
             found.append((parsed[0], entry.stat().st_size))
         except FileNotFoundError:
             continue
-        if not os.access(entry.path, os.R_OK):
+        if not os.access(entry.path, os.R_OK) and os.path.lexists(entry.path):  # not removed since
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), entry.path)
     return tuple(sorted(found))
 

@@ -119,6 +119,21 @@ def test_a_file_without_read_permission_stops_the_audit(cluster: PlantedCluster)
         discover([str(cluster.root)])
 
 
+def test_a_segment_removed_between_two_questions_about_it_is_no_lack_of_rights(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running broker deleted it behind `stat`. The audit ended: 'Permission denied; run the audit as a user ..'."""
+    removed = cluster.replica(1, DASHED).file(0)
+    access = os.access
+
+    def ask(path: str, mode: int) -> bool:
+        removed.unlink(missing_ok=True)
+        return access(path, mode)
+
+    monkeypatch.setattr(os, "access", ask)
+    assert len(discover([str(cluster.root)]).replicas) == 3
+
+
 def test_a_high_watermark_of_a_former_topic_of_this_name_is_ignored(cluster: PlantedCluster) -> None:
     for name in (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
         file = cluster.log_directory(2) / name
