@@ -94,6 +94,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """0 consistent (or unproven, where allowed), 10 findings or unproven; 1 is AuditError's."""
         allowed = self.outcome is AuditOutcome.UNPROVEN and self.meta.allow_unproven
+        allowed = allowed and not _undecodable_batches(self.findings)
         return CONSISTENT_EXIT if self.success or allowed else FINDINGS_EXIT
 
 
@@ -133,6 +134,10 @@ def _outcome(findings: Iterable[Finding]) -> AuditOutcome:
     return AuditOutcome.UNDECODABLE if errors else AuditOutcome.CONSISTENT
 
 
+def _undecodable_batches(findings: Iterable[Finding]) -> int:
+    return sum(1 for item in findings if item.kind is Kind.UNDECODABLE_RECORDS)
+
+
 def _statistics(
     partitions: tuple[PartitionResult, ...], findings: tuple[Finding, ...], brokers: int, seconds: float
 ) -> Statistics:
@@ -164,6 +169,9 @@ def _summary(
     acked = ""
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
+    batches = _undecodable_batches(findings)
+    number = f"{'is' if batches == 1 else 'are'} {counted(batches, 'batch')}"
+    undecodable = f"{number} with records that cannot be decoded" if batches else ""
     if outcome is AuditOutcome.INCONSISTENT:
         return f"inconsistent: {counted(statistics.errors, 'finding')}, first {findings[0].kind}; {compared}{acked}"
     if outcome is AuditOutcome.UNPROVEN:
@@ -173,10 +181,11 @@ def _summary(
             if count
             else "no source shows that everything is present"
         )
+        if undecodable:
+            why += f", and there {undecodable}"
         return f"unproven: nothing contradicts, but {why}; {compared}{acked}"
     if outcome is AuditOutcome.UNDECODABLE:
-        what = f"{counted(statistics.errors, 'batch')} with records that cannot be decoded"
-        return f"consistent, but there {'is' if statistics.errors == 1 else 'are'} {what}; {compared}{acked}"
+        return f"consistent, but there {undecodable}; {compared}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
     return f"consistent: {compared}{acked}"

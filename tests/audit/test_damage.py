@@ -316,6 +316,17 @@ def test_undecodable_records_have_their_own_verdict(tmp_path: Path) -> None:
     assert "records that cannot be decoded" in report.summary
 
 
+def test_undecodable_records_are_not_allowed_where_what_is_unproven_is(tmp_path: Path) -> None:
+    """Without a state file the exit code was 0, though with one it is 10: who knew less was more content."""
+    cluster = PlantedCluster(tmp_path)
+    batches = encode([(0, [b"a"]), (0, [b"b"])])
+    cluster.write(LINES, [batches[0], bytes(undecodable(batches[1]))])
+    cluster.forget_state()
+    report = run_audit([str(tmp_path)], "local", records=True, allow_unproven=True)
+    assert (report.outcome, report.exit_code) == (AuditOutcome.UNPROVEN, 10)
+    assert "and there are 3 batches with records that cannot be decoded" in report.summary
+
+
 def test_an_undecodable_payload_with_a_valid_crc_is_found_where_records_are_read(cluster: PlantedCluster) -> None:
     replica = cluster.replica(BROKER, LINES)
     segment, positions, offsets = damage.second(replica)
