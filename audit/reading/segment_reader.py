@@ -11,6 +11,7 @@ not end in its range stays open for the range in which it ends. So every byte is
 contains. stitching.py makes sure that the ranges join.
 """
 
+import errno
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +47,8 @@ CHUNK_BYTES = 2 * 1024 * 1024
 """Read at once: large enough for few system calls, small enough to stay in a processor's cache until checked."""
 INDEX_BYTES_MAX = INDEX_FILE_BYTES_MAX + 1
 """One byte more than an index can have: enough to see that a longer file is none."""
+SEGMENT_BYTES_MAX = 2**32
+"""Positions in an index are below it. A damaged inode or a sparse file may claim exabytes, which nobody would read."""
 MAGIC_BYTE = bytes([MAGIC])
 MAGIC_AT = 16
 LENGTH_AT = 8
@@ -116,6 +119,8 @@ def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
     file = segment_file(task.directory, task.segment)
     descriptor = open_regular(file)
     try:
+        if task.size > SEGMENT_BYTES_MAX:
+            raise OSError(errno.EFBIG, f"it has {task.size} bytes, and no segment more than {SEGMENT_BYTES_MAX}", file)
         yield SegmentWindow(lambda count, position: _read(descriptor, count, position), task.size, file)
     finally:
         os.close(descriptor)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from minibroker.audit.reading.regular_files import read_regular
 from minibroker.audit.reading.replica import ReplicaFacts, segment_file
-from minibroker.audit.reading.segment_reader import RangeTask, open_window
+from minibroker.audit.reading.segment_reader import SEGMENT_BYTES_MAX, RangeTask, open_window
 from minibroker.protocol.files.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, CorruptCheckpoint, decode_index
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch
@@ -51,7 +51,7 @@ def plan_exact_ranges(facts: ReplicaFacts, range_bytes: int) -> list[RangeTask]:
 
 
 def _exact_cuts(directory: str, segment: int, size: int, range_bytes: int) -> list[int]:
-    if size <= range_bytes:
+    if size <= range_bytes or size > SEGMENT_BYTES_MAX:
         return []
     cuts: list[int] = []
     whole = RangeTask(directory=directory, segment=segment, size=size, start=0, end=size)

@@ -13,8 +13,10 @@ import pytest
 from minibroker.audit.checks.findings import Kind, PartitionResult, PartitionVerdict
 from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading import segment_reader
 from minibroker.audit.reading.acked_file import open_acked
 from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import RangeScan
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.protocol.ids import TopicPartition
@@ -109,6 +111,18 @@ def test_an_entry_in_place_of_a_segment_is_named(
     assert f"cannot be read: {OTHERS[put]}" in found[0].message
     assert found[0].kind is (Kind.CORRUPT_BATCH if suffix == ".log" else Kind.INDEX_UNREADABLE)
     assert (result.verdict is PartitionVerdict.IDENTICAL) is (suffix != ".log"), result.findings
+
+
+def test_a_file_that_is_too_large_to_be_a_segment_is_not_read(cluster: PlantedCluster) -> None:
+    """A damaged inode claims terabytes. The audit read their zeros until its timeout, and then gave no verdict. Spark
+    was to plan a range for each 64 MiB of them."""
+    file = cluster.replica(1, LINES).file(0)
+    size = segment_reader.SEGMENT_BYTES_MAX + 1
+    os.truncate(file, size)
+    result, _ = audited_partition(cluster)
+    found = [item for item in result.findings if item.file == str(file)]
+    assert (found[0].kind, "no segment more than 4294967296" in found[0].message) == (Kind.CORRUPT_BATCH, True)
+    assert [(task.start, task.end) for task in plan_ranges("d", [(0, size)], HUGE)] == [(0, size)]
 
 
 @pytest.mark.parametrize("put", [*OTHERS, as_huge_file])
