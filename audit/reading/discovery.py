@@ -145,8 +145,7 @@ def _log_directories(directory: str) -> tuple[list[str], list[str]]:
             return [directory], []
         names = sorted(entry.name for entry in os.scandir(directory))
         strays = [f"{directory}/{name}" for name in names if _holds_segments(f"{directory}/{name}")]
-    children = sorted(entry.path for entry in os.scandir(directory) if os.path.isdir(entry))
-    found = [child for child in children if _is_log_directory(child)]
+    found = [path for path in sorted(entry.path for entry in os.scandir(directory)) if _holds_a_broker(path)]
     named = [child for child in found if _names_its_broker(child)]
     if not named and (found or strays):
         return found or [directory], []  # the error of the first says what is missing
@@ -158,12 +157,25 @@ def _log_directories(directory: str) -> tuple[list[str], list[str]]:
     return named, strays + [child for child in found if child not in named]
 
 
+def _holds_a_broker(path: str) -> bool:
+    """Whether this entry of a cluster's data directory is a log directory. What the user may not enter is one only if
+    its name says so: the root of a disk has a `lost+found`."""
+    try:
+        return _is_directory(path) and _is_log_directory(path)
+    except PermissionError:
+        if _BROKER_DIRECTORY.search(os.path.basename(path)) is None:
+            return False
+        raise
+
+
 def _is_directory(path: str) -> bool:
     """Raises PermissionError where a directory in front of it refuses to say."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
 
 
 def _names_its_broker(path: str) -> bool:
@@ -261,11 +273,11 @@ def _replicas(
     high_watermarks: dict[TopicPartition, "_CheckpointOffset"],
     recovery_points: dict[TopicPartition, "_CheckpointOffset"],
 ) -> list[ReplicaFacts]:
-    partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
+    partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path)}
     return [
         _replica(log, directory, partition, high_watermarks.get(partition), recovery_points.get(partition))
         for directory, partition in partitions.items()
-        if partition is not None
+        if partition is not None and _is_directory(directory)
     ]
 
 

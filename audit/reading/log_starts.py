@@ -40,7 +40,10 @@ def with_explanation(replica: AuditedReplica) -> AuditedReplica:
 
 
 def _recorded_for(facts: ReplicaFacts) -> LogStart | None:
-    """None where it is another log's."""
-    now = read_log_start(facts.directory, [])
+    """None where it is another log's, or where the right to read it was taken away meanwhile."""
+    try:
+        now = read_log_start(facts.directory, [])
+    except PermissionError:
+        return None
     same_log = now is not None and (now.topic_id, now.partition) == (facts.topic_id, facts.partition)
     return now if same_log else None

@@ -177,18 +177,61 @@ def test_a_stray_folder_that_is_given_itself_ends_the_audit(cluster: PlantedClus
         discover([str(keep_a_backup(cluster))])
 
 
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Take away the right to read a file, or to enter a directory: from root, too."""
+
+    def refuse_path(refused: Path) -> None:
+        for name in ("stat", "scandir", "open"):
+            monkeypatch.setattr(os, name, refusing(getattr(os, name), refused))
+
+    def refusing(ask: Callable[..., object], refused: Path) -> Callable[..., object]:
+        def asked(path: str | int | Path, *rest: object, **how: object) -> object:
+            if str(path) == str(refused):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return ask(path, *rest, **how)
+
+        return asked
+
+    return refuse_path
+
+
+@pytest.mark.parametrize("refused", [".", "broker-2", "broker-2/a-b-0-7"])
 def test_a_directory_behind_one_that_may_not_be_entered_names_the_cure(
-    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: PlantedCluster, refuse: Callable[[Path], None], refused: str
 ) -> None:
-    """The system says neither that it is there nor that it is not. The audit said that it is no directory."""
-
-    ask = os.stat
-
-    def refuse(path: str, **how: bool) -> os.stat_result:
-        if path == str(cluster.root):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return ask(path, **how)
-
-    monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(AuditError, match="data cannot be read: Permission denied; run the audit as a user who may"):
+    """The system says neither that it is there nor that it is not. The audit said that it is no directory, or that the
+    broker or the replica is missing."""
+    refuse(cluster.root / refused)
+    with pytest.raises(AuditError, match="cannot be read: Permission denied; run the audit as a user who may"):
         discover([str(cluster.root)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cluster-state.json",
+        f"broker-2/{checkpoints.META_PROPERTIES}",
+        f"broker-2/{checkpoints.HIGH_WATERMARK_CHECKPOINT}",
+        f"broker-2/a-b-0-7/{checkpoints.PARTITION_METADATA}",
+        f"broker-2/a-b-0-7/{checkpoints.LOG_START}",
+        f"broker-2/a-b-0-7/{checkpoints.EPOCH_CHECKPOINT}",
+    ],
+)
+def test_a_small_file_that_this_user_may_not_read_is_no_damage(
+    cluster: PlantedCluster, refuse: Callable[[Path], None], name: str
+) -> None:
+    """A sound cluster was 'inconsistent' for another user than the brokers'. Of a segment the audit said so already."""
+    assert (cluster.root / name).exists()
+    refuse(cluster.root / name)
+    with pytest.raises(AuditError, match=f"{name} cannot be read: Permission denied; run the audit as a user who may"):
+        discover([str(cluster.root)])
+
+
+def test_a_folder_beside_the_brokers_that_may_not_be_entered_does_not_end_the_audit(
+    cluster: PlantedCluster, refuse: Callable[[Path], None]
+) -> None:
+    """At the root of a disk stands a `lost+found`, which is root's alone."""
+    (cluster.root / "lost+found").mkdir()
+    refuse(cluster.root / "lost+found")
+    assert [log.broker for log in discover([str(cluster.root)]).log_directories] == [1, 2, 3]
