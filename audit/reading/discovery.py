@@ -230,10 +230,8 @@ def _listed(path: str) -> dict[str, str | None]:
     """The partitions that both checkpoints list. Unreadable checkpoints are reported where their offsets are used."""
     listed: dict[str, str | None] = {}
     for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
-        file = f"{path}/{name}"
-        partitions = read_parsed(file, checkpoints.parse_offset_checkpoint, []) or {}
-        ids = read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
-        listed.update({str(partition): ids.get(partition) for partition in partitions})
+        found = read_parsed(f"{path}/{name}", _parse_offsets, []) or {}
+        listed.update({str(partition): each.topic_id for partition, each in found.items()})
     return listed
 
 
@@ -262,7 +260,7 @@ def _replicas_of_all(logs: list[AuditedLogDirectory]) -> tuple[list[ReplicaFacts
     for log in logs:
         read: list[tuple[str, str]] = []
         names = (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT)
-        offsets.append([_offsets(f"{log.path}/{name}", read) for name in names])
+        offsets.append([read_parsed(f"{log.path}/{name}", _parse_offsets, read) or {} for name in names])
         damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
     listed = [facts for log, each in zip(logs, offsets, strict=True) for facts in _replicas(log, *each)]
     return [with_later_log_start(facts) for facts in listed], damage
@@ -293,9 +291,10 @@ class _CheckpointOffset(NamedTuple):
         return self.offset if self.topic_id in (None, topic_id) or topic_id is None else None
 
 
-def _offsets(file: str, damage: list[tuple[str, str]]) -> dict[TopicPartition, _CheckpointOffset]:
-    offsets = read_parsed(file, checkpoints.parse_offset_checkpoint, damage) or {}
-    ids = read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+def _parse_offsets(content: bytes) -> dict[TopicPartition, _CheckpointOffset]:
+    """Offsets and ids of one reading: a running broker replaces the file."""
+    offsets = checkpoints.parse_offset_checkpoint(content)
+    ids = checkpoints.parse_checkpoint_topic_ids(content)
     return {partition: _CheckpointOffset(offset, ids.get(partition)) for partition, offset in offsets.items()}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from minibroker.audit.checks.findings import Kind, Severity
 from minibroker.audit.errors import AuditError
+from minibroker.audit.reading import small_files
 from minibroker.audit.reading.discovery import discover
 from minibroker.audit.run import run_audit
 from minibroker.protocol.files import checkpoints
@@ -141,6 +142,34 @@ def test_a_high_watermark_of_a_former_topic_of_this_name_is_ignored(cluster: Pla
         file.write_bytes(checkpoints.format_offset_checkpoint({DASHED: 900}, {DASHED: "former"}))
     facts = next(facts for facts in discover([str(cluster.root)]).replicas if facts.broker == 2)
     assert (facts.high_watermark, facts.recovery_point) == (None, None)
+
+
+def test_offsets_and_topic_ids_of_a_checkpoint_are_of_one_reading(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running broker replaced the file between two readings of it: an offset of the former topic had no id, and so
+    counted for the later topic of the name."""
+    cluster.topic_ids[DASHED] = "former"
+    cluster.set_high_watermark(1, DASHED, 24)
+    read = small_files.read_regular
+
+    def replaced_at_once(path: str, limit: int) -> bytes:
+        content = read(path, limit)
+        if path.endswith(f"broker-1/{checkpoints.HIGH_WATERMARK_CHECKPOINT}"):
+            cluster.set_high_watermark(1, DASHED, None)
+        return content
+
+    monkeypatch.setattr(small_files, "read_regular", replaced_at_once)
+    assert discover([str(cluster.root)]).log_directories[0].listed == {str(DASHED): "former"}
+
+
+@pytest.mark.parametrize("line", ["lines x 5 id", "lines 0 5 id more"])
+def test_a_checkpoint_with_a_line_that_is_none_is_damaged(cluster: PlantedCluster, line: str) -> None:
+    """Its checksum is right, so a program wrote it so. The audit ended with Python's own error."""
+    file = cluster.log_directory(1) / checkpoints.HIGH_WATERMARK_CHECKPOINT
+    file.write_bytes(checkpoints.with_checksum(f"1\n1\n{line}\n"))
+    (damaged,) = discover([str(cluster.root)]).damage
+    assert "not 'topic partition offset [topic-id]'" in damaged.reason
 
 
 def keep_a_backup(cluster: PlantedCluster) -> Path:
