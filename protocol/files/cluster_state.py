@@ -6,9 +6,11 @@ it (`audit`). Version 1 had no topic ids, assignments and witnesses; it is still
 
 import msgspec
 
-from minibroker.protocol.files.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, parse_partition_directory_name
+from minibroker.protocol.ids import MAX_INT32, MAX_OFFSET
 from minibroker.protocol.json_text import decode_json
-from minibroker.protocol.witness import PartitionWitness
+from minibroker.protocol.witness import PartitionWitness, WitnessNode
+from minibroker.protocol.znodes import CorruptZnode, parse_id
 
 CLUSTER_STATE = "cluster-state.json"
 VERSION = 2
@@ -59,4 +61,27 @@ def parse_cluster_state(content: bytes) -> ClusterState:
     state = decode_json(content, ClusterState, CLUSTER_STATE, CorruptCheckpoint, BYTES_MAX)
     if state.version not in (1, VERSION):
         raise CorruptCheckpoint(f"{CLUSTER_STATE} has version {state.version}, not 1 or {VERSION}")
+    problem = _problem(state)
+    if problem is not None:
+        raise CorruptCheckpoint(f"{CLUSTER_STATE}: {problem}")
     return state
+
+
+def _problem(state: ClusterState) -> str | None:
+    """What no cluster's state says. A name that names no partition would not be looked for by anybody."""
+    for name in (*state.partitions, *state.witnesses):
+        if parse_partition_directory_name(name) is None:
+            return f"{name!r:.300} does not name a partition"
+    for name, each in state.partitions.items():
+        brokers = (*each.isr, *each.isr_before, *each.replicas, each.leader_epoch)
+        if (
+            not all(0 <= number <= MAX_INT32 for number in brokers)
+            or not 0 <= (each.committed_before or 0) < MAX_OFFSET
+        ):
+            return f"{name}: {each!r:.300}"
+    try:
+        for number in state.brokers:
+            parse_id(number)
+    except CorruptZnode as error:
+        return f"broker {error}"
+    return WitnessNode(partitions=state.witnesses).problem()

@@ -1,5 +1,10 @@
 """The digest of a range of a log, the JSON of a witness, and the saved cluster state."""
 
+import json
+import re
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +33,7 @@ WITNESSED = PartitionWitness(
     digest=format_digest(7),
     noted_at_ms=5,
 )
+SNAPSHOT = PartitionSnapshot(leader=1, leader_epoch=3, isr=(1,), isr_before=(1, 2), replicas=(1, 2), topic_id="t")
 CELLS = st.tuples(
     st.integers(0, 2**40), st.integers(HEADER_BYTES, 2**24), st.integers(0, 2**31 - 1), st.integers(0, 2**32 - 1)
 )
@@ -72,9 +78,28 @@ def test_shards_are_spread() -> None:
     assert {shard_of(TopicPartition("t", number)) for number in range(200)} == set(range(SHARDS))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"partitions": {"t-0 ": SNAPSHOT}}, "'t-0 ' does not name a partition"),
+        ({"witnesses": {"t-00": WITNESSED}}, "'t-00' does not name a partition"),
+        ({"partitions": {"t-0": replace(SNAPSHOT, isr=(1, -5))}}, "t-0: "),
+        ({"partitions": {"t-0": replace(SNAPSHOT, replicas=(1, 10**20))}}, "t-0: "),
+        ({"partitions": {"t-0": replace(SNAPSHOT, leader_epoch=-1)}}, "t-0: "),
+        ({"partitions": {"t-0": replace(SNAPSHOT, committed_before=2**63)}}, "t-0: "),
+        ({"brokers": {"four": None}}, "broker 'four' is not a number"),
+        ({"witnesses": {"t-0": replace(WITNESSED, digest="00")}}, "'t-0': digest '00'"),
+    ],
+)
+def test_a_cluster_state_that_no_cluster_has_is_refused(change: dict[str, Any], message: str) -> None:
+    """The audit looked for no partition of a name that names none, and printed no number beyond 64 bits."""
+    state = replace(ClusterState(version=2, partitions={"t-0": SNAPSHOT}, brokers={"1": "d"}), **change)
+    with pytest.raises(CorruptCheckpoint, match=re.escape(message)):
+        parse_cluster_state(json.dumps(msgspec.to_builtins(state)).encode())
+
+
 def test_the_cluster_state_survives_a_round_trip_and_version_1_is_read() -> None:
-    snapshot = PartitionSnapshot(leader=1, leader_epoch=3, isr=(1,), isr_before=(1, 2), replicas=(1, 2), topic_id="t")
-    state = ClusterState(version=2, partitions={"t-0": snapshot}, witnesses={"t-0": WITNESSED}, brokers={"1": "d"})
+    state = ClusterState(version=2, partitions={"t-0": SNAPSHOT}, witnesses={"t-0": WITNESSED}, brokers={"1": "d"})
     assert parse_cluster_state(format_cluster_state(state)) == state
     old = parse_cluster_state(b'{"partitions": {"t-0": {"leader": 1, "leader_epoch": 3, "isr": [1, 2]}}}')
     assert old.version == 1
