@@ -17,7 +17,7 @@ from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, fin
 from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.acked_file import check_list
-from minibroker.audit.reading.discovery import Inventory, discover
+from minibroker.audit.reading.discovery import Inventory, discover, refuse_unreportable
 from minibroker.audit.reading.replica import ReplicaFacts
 from minibroker.audit.reports.html_page import html_page
 from minibroker.audit.reports.report import AuditReport, Meta, forget_report, make_report, write_report
@@ -64,6 +64,8 @@ def run_audit(
         raise AuditError("no directory was given: name a cluster's data directory or brokers' log directories")
     if output is not None:
         forget_report(output)
+    for name in (*given, *([acked] if acked is not None else [])):
+        refuse_unreportable(name)
     started, clock = datetime.now(UTC), time.monotonic()
     progress("looking for replicas")
     stopwatch = Stopwatch()

@@ -19,7 +19,7 @@ from minibroker.audit.reading.regular_files import open_regular
 from minibroker.audit.reading.replica import NO_VALUE
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files.acked_list import HEADER_BYTES_MAX, TRAILER_BYTES_MAX, VERSION, parse_head, parse_trailer
-from minibroker.protocol.ids import MAX_OFFSET
+from minibroker.protocol.ids import MAX_OFFSET, MAX_PARTITION
 
 RANGE_BYTES = 8 * 1024 * 1024
 LINE_BYTES_MAX = 512
@@ -179,11 +179,13 @@ def read_acked(task: AckedTask) -> list[AckedChunk]:
     for topic, partition, offset, crc in lines:
         column = columns.get((topic, partition))
         if column is None:
+            if int(partition) > MAX_PARTITION:
+                raise AuditError(f"{task.path}: partition {partition.decode()} is beyond {MAX_PARTITION}")
             column = columns[(topic, partition)] = (array("q"), array("q"))
-        try:
-            column[0].append(int(offset))
-        except OverflowError:
-            raise AuditError(f"{task.path}: offset {offset.decode()} is beyond {MAX_OFFSET}") from None
+        number = int(offset)
+        if number >= MAX_OFFSET:
+            raise AuditError(f"{task.path}: offset {number} is beyond {MAX_OFFSET - 1}")
+        column[0].append(number)
         column[1].append(NO_VALUE if crc == b"-" else int(crc, 16))
     return [
         AckedChunk(

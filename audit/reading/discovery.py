@@ -86,7 +86,7 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
         findings += [_stray(path) for path in strays]
         for path in given:
             real = os.path.realpath(path)
-            _refuse_unreportable(real)
+            refuse_unreportable(real)
             paths[real] = paths.get(real, False) or os.path.realpath(directory) != real
         read: list[tuple[str, str]] = []
         file = f"{directory}/{CLUSTER_STATE}"
@@ -118,7 +118,7 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
     )
 
 
-def _refuse_unreportable(path: str) -> None:
+def refuse_unreportable(path: str) -> None:
     """A report and Spark hold text, and such a name is none."""
     try:
         path.encode()

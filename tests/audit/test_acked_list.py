@@ -203,3 +203,19 @@ def test_lists_of_version_1_are_still_read_and_cover_values(cluster: PlantedClus
     result = audited_partition(cluster, acked)
     assert (result.acked_records, result.acked_in_place, result.findings) == (6, 6, ())
     assert plan_acked(str(acked))[0] == AckedTask(path=str(acked), start=0, end=acked.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("lines\t9999999999\t5\t-\n", "partition 9999999999 is beyond 2147483647"),
+        ("lines\t0\t9223372036854775807\t-\n", "offset 9223372036854775807 is beyond 9223372036854775806"),
+        ("lines\t0\t9999999999999999999\t-\n", "offset 9999999999999999999 is beyond 9223372036854775806"),
+    ],
+)
+def test_a_number_that_no_record_has_stops_the_audit(cluster: PlantedCluster, line: str, message: str) -> None:
+    """It fits in no column of the report, and the audit ended with pyarrow's own error once all was read."""
+    file = cluster.root / "numbers.tsv"
+    file.write_text(line)
+    with pytest.raises(AuditError, match=message):
+        run_audit([str(cluster.root)], "local", acked=str(file), output=str(cluster.root / "report"))

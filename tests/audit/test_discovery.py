@@ -73,6 +73,15 @@ def test_a_name_that_is_no_text_is_refused_because_no_report_can_hold_it(cluster
         discover([os.fsdecode(named)])
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_given_name_that_is_no_text_is_refused_before_the_audit(cluster: PlantedCluster, is_list: bool) -> None:
+    """A link to the directory, or a list of acknowledged records: the report failed after all was read."""
+    named = os.fsdecode(os.fsencode(cluster.root) + b"/\xff")
+    os.symlink(cluster.root, named)
+    with pytest.raises(AuditError, match="rename it"):
+        run_audit([str(cluster.root) if is_list else named], "local", acked=named if is_list else None)
+
+
 def test_facts_are_read_from_the_checkpoints(cluster: PlantedCluster) -> None:
     directory = cluster.log_directory(1)
     recovery = checkpoints.format_offset_checkpoint({DASHED: 5})
