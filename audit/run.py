@@ -221,11 +221,11 @@ def _changed_partitions(
     zookeeper: str | None,
     incomplete: set[str],
 ) -> Inventory:
-    """Partitions of running brokers that look wrong and have changed since: the audit may have read them amid a
-    truncation, or ZooKeeper before a deletion or a change of the ISR, and the files behind it. And all of which a file
-    was gone when it was to be read: what is there now says whether it may be. And those that are `incomplete`."""
-    running = any(not log.cleanly_stopped for log in inventory.log_directories)
-    suspected = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
+    """Partitions that look wrong and have changed since, for brokers run or are started: the audit may have read them
+    amid a truncation, or ZooKeeper before a deletion or a change of the ISR, and the files behind it. And all of which
+    a file was gone when it was to be read: what is there now says whether it may be. And those that are
+    `incomplete`."""
+    suspected = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings)}
     vanished = {f"{result.topic}-{result.partition}" for result in results if _vanished_files(result)}
     if not suspected | vanished:
         return msgspec.structs.replace(inventory, replicas=(), expected={})

@@ -63,6 +63,20 @@ def test_a_partition_read_amid_a_truncation_is_read_again(
     assert (report.exit_code, len(discoveries)) == (0, 2)
 
 
+def test_a_cluster_that_is_started_meanwhile_is_read_again(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All brokers had stopped when it was listed. So nothing was to change, and what changed was called damage."""
+    cluster.write(LINES, ENCODED)
+    cluster.stop_cleanly(True)
+    stale = discover([str(cluster.root)])
+    cluster.stop_cleanly(False)
+    cluster.write(LINES, encode([*some_batches(), (3, [b"more"])]))
+    assert compare_locally(stale, None, with_values=False)[0].verdict is PartitionVerdict.INCONSISTENT
+    discover_stale_first(monkeypatch, stale)
+    assert run.run_audit([str(cluster.root)], "local").exit_code == 0
+
+
 def test_damage_on_a_running_broker_is_found(cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.write(LINES, ENCODED)
     stale = discover([str(cluster.root)])
