@@ -26,14 +26,16 @@ def compare_locally(
     acked: str | None,
     *,
     with_values: bool,
+    acked_end: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
     stopwatch: Stopwatch | None = None,
 ) -> list[PartitionResult]:
-    """Results in order of topic and partition."""
+    """Results in order of topic and partition. `acked_end`: how much of the list was there before the logs were
+    listed."""
     stopwatch = stopwatch or Stopwatch()
     began = time.monotonic()
     by_partition: dict[TopicPartition, list[AckedChunk]] = {}
-    tasks = plan_acked(acked) if acked is not None else []
+    tasks = plan_acked(acked, acked_end) if acked is not None else []
     whole_records = covers_whole_records(tasks)
     for task in tasks:
         for chunk in read_acked(task):

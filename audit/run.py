@@ -16,7 +16,7 @@ from minibroker.audit.checks.expectation import ExpectedPartition, SourcedState
 from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.reading.acked_file import check_list
+from minibroker.audit.reading.acked_file import AckedList, check_list, open_acked
 from minibroker.audit.reading.discovery import Inventory, discover, refuse_unreportable
 from minibroker.audit.reading.replica import ReplicaFacts
 from minibroker.audit.reports.html_page import html_page
@@ -69,11 +69,13 @@ def run_audit(
     started, clock = datetime.now(UTC), time.monotonic()
     progress("looking for replicas")
     stopwatch = Stopwatch()
+    # Before the logs: what a running producer adds to its list later is in no log that was listed.
+    listed = open_acked(acked) if acked is not None else None
     inventory = discover(given, _zookeeper_state(zookeeper))
-    list_findings = check_list(acked) if acked is not None else []
+    list_findings = check_list(listed) if listed is not None else []
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
-    with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as check:
+    with _engine(engine, listed, records or acked is not None, master, ship_package, progress, stopwatch) as check:
         inventory, results = _settled(check, inventory, given, zookeeper, progress)
     meta = Meta(
         run_id=uuid.uuid4().hex,
@@ -157,16 +159,17 @@ def _refuse_unseen(results: list[PartitionResult]) -> None:
 @contextmanager
 def _engine(
     engine: str,
-    acked: str | None,
+    listed: AckedList | None,
     with_values: bool,
     master: str | None,
     ship_package: bool,
     progress: Callable[[str], None],
     stopwatch: Stopwatch,
 ) -> Iterator[PartitionChecker]:
+    acked, end = (listed.path, listed.end) if listed is not None else (None, None)
     if engine == LOCAL:
         yield lambda inventory: compare_locally(
-            inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
+            inventory, acked, with_values=with_values, acked_end=end, progress=progress, stopwatch=stopwatch
         )
         return
     # Lazy imports: the local engine needs neither Spark nor pyarrow.
@@ -180,7 +183,13 @@ def _engine(
         warm_up(context)
         stopwatch.add(start=time.monotonic() - began)
         yield lambda inventory: compare_on_spark(
-            context, inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
+            context,
+            inventory,
+            acked,
+            with_values=with_values,
+            acked_end=end,
+            progress=progress,
+            stopwatch=stopwatch,
         )
         began = time.monotonic()
     stopwatch.add(stop=time.monotonic() - began)

@@ -110,9 +110,9 @@ def _whole_lines_end(path: str, size: int) -> int:
         return begin + file.read(size - begin).rfind(b"\n") + 1
 
 
-def check_list(path: str) -> list[Finding]:
+def check_list(acked: AckedList) -> list[Finding]:
     """Findings about the list itself. Raises AuditError where the trailer contradicts the content."""
-    acked = open_acked(path)
+    path = acked.path
     records, checksum = _count(acked)
     if acked.trailer is not None and acked.trailer != (records, checksum):
         raise AuditError(
@@ -124,8 +124,8 @@ def check_list(path: str) -> list[Finding]:
         found.append(finding(Kind.UNPROVEN, "the list of acknowledged records is empty", file=path))
     if acked.covers_whole_records and acked.trailer is None:
         message = (
-            "the list of acknowledged records has no end: it was cut, or its producer was killed; of the"
-            f" {records} records in it are looked for, but other acknowledged records are unknown"
+            "the list of acknowledged records has no end: it was cut, or its producer was killed or still writes it;"
+            f" the {records} records in it are looked for, but other acknowledged records are unknown"
         )
         found.append(finding(Kind.UNPROVEN, message, file=path))
     if acked.acks != ACKS_ALL:
@@ -148,19 +148,20 @@ def _count(acked: AckedList) -> tuple[int, int]:
     return records, checksum
 
 
-def plan_acked(path: str) -> list[AckedTask]:
-    """Split the list into ranges."""
+def plan_acked(path: str, end: int | None = None) -> list[AckedTask]:
+    """Split the list into ranges, up to `end`: its producer may be adding to it."""
     acked = open_acked(path)
+    end = acked.end if end is None else min(acked.end, end)
     return [
         AckedTask(
             path=path,
             start=start,
-            end=min(start + RANGE_BYTES, acked.end),
+            end=min(start + RANGE_BYTES, end),
             version=acked.version,
             acks=acked.acks,
             topic_ids=acked.topic_ids,
         )
-        for start in range(acked.start, acked.end, RANGE_BYTES)
+        for start in range(acked.start, end, RANGE_BYTES)
     ]
 
 

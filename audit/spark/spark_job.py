@@ -75,13 +75,16 @@ def compare_on_spark(
     acked: str | None,
     *,
     with_values: bool,
+    acked_end: int | None = None,
     range_bytes: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
     stopwatch: Stopwatch | None = None,
 ) -> list[PartitionResult]:
-    """Results in order of topic and partition."""
+    """Results in order of topic and partition. `acked_end`: how much of the list was there before the logs were
+    listed."""
     cores = context.defaultParallelism
-    work = _portions(inventory, acked, range_bytes, cores)
+    tasks = plan_acked(os.path.abspath(acked), acked_end) if acked is not None else []
+    work = _portions(inventory, tasks, range_bytes, cores)
     shares = comparison_shares(inventory.replicas, cores)
     count = max(shares.values(), default=0) + 1
     began = time.time()
@@ -103,7 +106,7 @@ def compare_on_spark(
     return sorted(results, key=lambda result: (result.topic, result.partition))
 
 
-def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, cores: int) -> list[bytes]:
+def _portions(inventory: Inventory, acked: list[AckedTask], range_bytes: int | None, cores: int) -> list[bytes]:
     size = range_bytes or range_bytes_for(inventory.total_bytes)
     names = {facts.directory: (facts.topic, facts.partition) for facts in inventory.replicas}
     tasks = [task for facts in inventory.replicas for task in plan_ranges(facts.directory, facts.segments, size)]
@@ -111,7 +114,7 @@ def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, 
         _Portion(tuple((*names[task.directory], task) for task in portion), None)
         for portion in portions(tasks, portion_bytes_for(inventory.total_bytes, cores))
     ]
-    work += [_Portion((), task) for task in (plan_acked(os.path.abspath(acked)) if acked is not None else ())]
+    work += [_Portion((), task) for task in acked]
     return [msgspec.msgpack.encode(portion) for portion in work]
 
 

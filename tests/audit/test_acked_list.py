@@ -70,7 +70,7 @@ def audited_partition(cluster: PlantedCluster, acked: Path) -> PartitionResult:
 
 
 def list_findings(acked: Path) -> list[Finding]:
-    return check_list(str(acked))
+    return check_list(open_acked(str(acked)))
 
 
 def test_every_record_of_a_whole_list_is_in_place(cluster: PlantedCluster) -> None:

@@ -217,6 +217,29 @@ def test_the_high_watermark_is_read_before_the_log(cluster: PlantedCluster, monk
     assert "high watermark" not in order[order.index("segment") :]
 
 
+def test_records_acknowledged_while_the_audit_runs_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer adds to its list while it writes. The logs were listed first, and the list was read then, on Spark
+    ten seconds later: what had been added was 'acked-missing' at each look."""
+    cluster = PlantedCluster(tmp_path, clean=False)
+    batches = some_batches()
+    cluster.write(LINES, encode(batches))
+    acked = str(cluster.write_acked(LINES, batches))
+
+    def look(directories: tuple[str, ...], states: tuple[SourcedState, ...]) -> Inventory:
+        found = discover(directories, states)
+        added: list[Batch] = [(9, [b"more"])]
+        cluster.write_acked(LINES, added, read_header(encode(batches)[-1]).end_offset)
+        batches.extend(added)
+        cluster.write(LINES, encode(batches))
+        return found
+
+    monkeypatch.setattr(run, "discover", look)
+    report = run.run_audit([str(tmp_path)], "local", acked=acked)
+    assert (report.exit_code, report.statistics.acked_in_place) == (0, 24)
+
+
 class Retention:
     """A running cluster from which retention deletes. The test says between which two reads of the audit it does."""
 

@@ -18,7 +18,7 @@ from minibroker.audit.checks.expectation import SourcedState
 from minibroker.audit.checks.findings import PartitionResult
 from minibroker.audit.errors import AuditError
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.reading.acked_file import check_list
+from minibroker.audit.reading.acked_file import check_list, open_acked
 from minibroker.audit.reading.discovery import Inventory, discover
 from minibroker.audit.reports.report import AuditReport, Meta, make_report
 from minibroker.audit.reports.timings import Stopwatch
@@ -170,7 +170,7 @@ def audit(scene: Scene, known: KnownSources) -> Audited:
 def report_of(inventory: Inventory, results: list[PartitionResult], acked: str | None) -> AuditReport:
     """As `run_audit` makes it."""
     meta = Meta(run_id="", started="", engine="", directories=(), acked=acked, versions={})
-    found = [*findings_of_directories(inventory), *(check_list(acked) if acked is not None else ())]
+    found = [*findings_of_directories(inventory), *(check_list(open_acked(acked)) if acked is not None else ())]
     brokers = len({log.broker for log in inventory.log_directories})
     return make_report(results, found, brokers, 0.0, Stopwatch().timings(), meta)
 
