@@ -121,7 +121,8 @@ def nothing_known() -> Finding:
 
 
 def _newest(states: Sequence[SourcedState], found: list[Finding]) -> dict[str, tuple[SourcedState, PartitionSnapshot]]:
-    """For each partition, the snapshot from the source with the highest leader epoch."""
+    """For each partition, the snapshot from the source with the highest leader epoch. Where ZooKeeper still says what
+    the state file does, nothing has happened since the stop, and the file says more: what was in sync before it."""
     snapshots: dict[str, tuple[SourcedState, PartitionSnapshot]] = {}
     for each in sorted(states, key=lambda each: each.state.taken_at):
         for name, snapshot in each.state.partitions.items():
@@ -132,9 +133,17 @@ def _newest(states: Sequence[SourcedState], found: list[Finding]) -> dict[str, t
                 snapshots[name] = (each, snapshot)
                 continue
             found += _contradictions(name, earlier, (each, snapshot))
+            if earlier[0].stopped and not each.stopped and _is_unchanged(earlier[1], snapshot):
+                continue
             if snapshot.leader_epoch >= earlier[1].leader_epoch:
                 snapshots[name] = (each, snapshot)
     return snapshots
+
+
+def _is_unchanged(before: PartitionSnapshot, now: PartitionSnapshot) -> bool:
+    return (
+        msgspec.structs.replace(now, isr_before=before.isr_before, committed_before=before.committed_before) == before
+    )
 
 
 def _contradictions(
@@ -206,9 +215,9 @@ def _brokers(
 ) -> list[Finding]:
     found = []
     registered: dict[int, tuple[str | None, str]] = {}
-    for each in states:
+    for each in sorted(states, key=lambda each: each.state.taken_at):
         for number, directory_id in each.state.brokers.items():
-            if number.isdecimal():
+            if number.isdecimal() and (directory_id is not None or int(number) not in registered):
                 registered[int(number)] = (directory_id, each.source)
     assigned: dict[int, list[str]] = {}
     for name, partition in expected.items():

@@ -1,12 +1,14 @@
 """What should be present, when several sources know of a partition: the newest one counts."""
 
 import pytest
+from msgspec.structs import replace
 
 from minibroker.audit.checks.expectation import AuditedLogDirectory, SourcedState, expected_partitions
 from minibroker.audit.checks.findings import Kind
 from minibroker.audit.checks.topic_ids import partitions_left_out
 from minibroker.audit.reading.zookeeper_source import newest_witnesses
 from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
+from minibroker.protocol.files.meta_properties import MetaProperties
 from minibroker.protocol.witness import PartitionWitness, WitnessNode
 
 
@@ -35,6 +37,42 @@ def test_of_two_states_the_later_leader_epoch_counts_and_then_the_later_reading(
     assert found.source == newest
     assert found.isr == {"file": (1, 2), "ZooKeeper": (1, 3)}[newest]
     assert {1, *found.isr} == set(found.holders)
+
+
+@pytest.mark.parametrize("is_given_first", [True, False])
+@pytest.mark.parametrize(("epoch", "isr", "knows"), [(5, (1,), True), (5, (1, 3), False), (6, (1,), False)])
+def test_zookeeper_takes_nothing_from_a_state_file_that_it_repeats(
+    epoch: int, isr: tuple[int, ...], knows: bool, is_given_first: bool
+) -> None:
+    """It knows no ISR from before the stop. With --zookeeper the audit of a stopped cluster called a member of that ISR
+    sound that lacked committed records; without, it was 'missing-range'."""
+    file = state("file", 100.0, 5, (1,), stopped=True)
+    snapshot = replace(file.state.partitions["lines-0"], isr_before=(1, 2, 3), committed_before=24)
+    file = replace(file, state=replace(file.state, partitions={"lines-0": snapshot}))
+    states = [file, state("ZooKeeper", 200.0, epoch, isr, stopped=False)]
+    found = expected_partitions([], [], states if is_given_first else states[::-1])[0]["lines-0"]
+    assert (found.source, found.stopped) == (("file", True) if knows else ("ZooKeeper", False))
+    assert (found.isr_before, found.committed_before) == (((1, 2, 3), 24) if knows else ((), None))
+
+
+@pytest.mark.parametrize(("in_file", "known"), [(None, "new"), ("former", "new")])
+def test_a_directory_id_that_only_zookeeper_knows_counts(in_file: str | None, known: str) -> None:
+    """A state file says null where ZooKeeper could not be read at the stop. That hid that the disk is another one."""
+    meta = MetaProperties(broker_id=1, cluster_id="c", directory_id="own", boot_id="b")
+    log = AuditedLogDirectory(path="broker-1", broker=1, cleanly_stopped=True, meta=meta)
+    states = [
+        SourcedState(
+            source=source,
+            state=ClusterState(taken_at=taken_at, brokers={"1": directory_id}, partitions={}),
+            stopped=stopped,
+        )
+        for source, taken_at, directory_id, stopped in (
+            ("ZooKeeper", 200.0, "new", False),
+            ("file", 100.0, in_file, True),
+        )
+    ]
+    (item,) = (item for item in expected_partitions([log], [], states)[1] if item.kind is Kind.WRONG_DIRECTORY)
+    assert item.message.endswith(f"ZooKeeper has {known}")
 
 
 @pytest.mark.parametrize(("own_id", "is_expected"), [("id", True), ("another", False), (None, False)])
