@@ -9,7 +9,9 @@ it and reports that the list is incomplete.
 import os
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
 
 import msgspec
 
@@ -74,22 +76,19 @@ class AckedList(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_acked(path: str) -> AckedList:
     """Read the header and the trailer of the list, but not the lines between them."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            beginning = file.read(HEADER_BYTES_MAX)
-            file.seek(max(size - TRAILER_BYTES_MAX, 0))
-            tail = file.read(TRAILER_BYTES_MAX)
-            if not beginning.startswith(b"#"):
-                return AckedList(path=path, version=1, acks=ACKS_ALL, topic_ids={}, start=0, end=size, trailer=None)
-            head = parse_head(beginning)
-            if isinstance(head, str):
-                raise AuditError(f"the list of acknowledged records {path} has an unknown header: {head}")
-            before, _, last = tail.removesuffix(b"\n").rpartition(b"\n")
-            trailer = parse_trailer(last + b"\n") if tail.endswith(b"\n") and (before or size > len(tail)) else None
-            end = size - len(last) - 1 if trailer is not None else _whole_lines_end(path, size)
-    except OSError as error:
-        raise AuditError(f"the list of acknowledged records {path} cannot be read: {error.strerror}") from error
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        beginning = file.read(HEADER_BYTES_MAX)
+        file.seek(max(size - TRAILER_BYTES_MAX, 0))
+        tail = file.read(TRAILER_BYTES_MAX)
+        if not beginning.startswith(b"#"):
+            return AckedList(path=path, version=1, acks=ACKS_ALL, topic_ids={}, start=0, end=size, trailer=None)
+        head = parse_head(beginning)
+        if isinstance(head, str):
+            raise AuditError(f"the list of acknowledged records {path} has an unknown header: {head}")
+        before, _, last = tail.removesuffix(b"\n").rpartition(b"\n")
+        trailer = parse_trailer(last + b"\n") if tail.endswith(b"\n") and (before or size > len(tail)) else None
+        end = size - len(last) - 1 if trailer is not None else _whole_lines_end(file, size)
     start = min(head.size, end)
     return AckedList(
         path=path,
@@ -102,12 +101,21 @@ def open_acked(path: str) -> AckedList:
     )
 
 
-def _whole_lines_end(path: str, size: int) -> int:
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """The list, for reading. Raises AuditError where the operating system refuses to open it or to read a part."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            yield file
+    except OSError as error:
+        raise AuditError(f"the list of acknowledged records {path} cannot be read: {error.strerror}") from error
+
+
+def _whole_lines_end(file: BinaryIO, size: int) -> int:
     """The end of the last complete line: a producer that was killed may leave part of a line."""
-    with open(path, "rb") as file:
-        begin = max(size - LINE_BYTES_MAX, 0)
-        file.seek(begin)
-        return begin + file.read(size - begin).rfind(b"\n") + 1
+    begin = max(size - LINE_BYTES_MAX, 0)
+    file.seek(begin)
+    return begin + file.read(size - begin).rfind(b"\n") + 1
 
 
 def check_list(acked: AckedList) -> list[Finding]:
@@ -137,7 +145,7 @@ def check_list(acked: AckedList) -> list[Finding]:
 def _count(acked: AckedList) -> tuple[int, int]:
     """(records, CRC-32C of everything in front of the trailer)."""
     checksum = records = position = 0
-    with open(acked.path, "rb") as file:
+    with _opened(acked.path) as file:
         while position < acked.end:
             content = file.read(min(RANGE_BYTES, acked.end - position))
             if not content:
@@ -204,7 +212,7 @@ def read_acked(task: AckedTask) -> list[AckedChunk]:
 
 def _whole_lines(task: AckedTask) -> tuple[int, bytes]:
     """(position, content) of the lines that begin in the range."""
-    with open(task.path, "rb") as file:
+    with _opened(task.path) as file:
         begin = task.start
         if begin:
             file.seek(begin - 1)

@@ -1,5 +1,6 @@
 """Version 2 of the list of acknowledged records: whole records, topic ids, their number, and the acks setting."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,3 +220,14 @@ def test_a_number_that_no_record_has_stops_the_audit(cluster: PlantedCluster, li
     file.write_text(line)
     with pytest.raises(AuditError, match=message):
         run_audit([str(cluster.root)], "local", acked=str(file), output=str(cluster.root / "report"))
+
+
+def test_a_list_that_cannot_be_read_to_its_end_stops_the_audit(cluster: PlantedCluster) -> None:
+    """It is gone since its beginning was read, or the disk refuses a sector: Python's own error ended the audit."""
+    acked = open_acked(str(promised(cluster)))
+    (task,) = plan_acked(acked.path)
+    os.unlink(acked.path)
+    with pytest.raises(AuditError, match="cannot be read: No such file"):
+        check_list(acked)
+    with pytest.raises(AuditError, match="cannot be read: No such file"):
+        read_acked(task)
