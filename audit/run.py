@@ -100,6 +100,7 @@ def run_audit(
             for sentence in write_report(report, output, html_page):
                 progress(sentence)
         except OSError as error:
+            forget_report(output)  # one of its files may be whole, and another cut
             raise AuditError(f"the report cannot be written to {output}: {error.strerror}") from error
     return report
 

@@ -1,6 +1,8 @@
 """The report: outcome and exit code, JSON, Parquet, page, terminal."""
 
+import errno
 import json
+import os
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from minibroker.audit import run
 from minibroker.audit.checks.findings import FINDINGS_PER_KIND_MAX, Kind, Severity, finding, limited
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reports.html_page import html_page
@@ -82,6 +85,21 @@ def test_an_audit_that_could_not_run_leaves_no_report_of_an_earlier_one(
     with pytest.raises(AuditError):
         run_audit([str(tmp_path / "nothing")], "local", output=str(out))
     assert [file.name for file in out.iterdir()] == ["mine.txt"]
+
+
+def test_a_report_that_cannot_be_written_whole_leaves_no_part_of_it(
+    cluster: PlantedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full behind the JSON: the exit code was 1, and report.json said that all is well."""
+
+    def fill_the_disk(_: object) -> str:
+        assert (tmp_path / "out" / "report.json").exists()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run, "html_page", fill_the_disk)
+    with pytest.raises(AuditError, match=r"cannot be written to .*out: No space left on device"):
+        run_audit([str(cluster.root)], "local", output=str(tmp_path / "out"))
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_the_page_is_self_contained_and_escapes(cluster: PlantedCluster) -> None:
