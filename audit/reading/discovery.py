@@ -72,9 +72,12 @@ def discover(directories: Iterable[str], states: Sequence[SourcedState] = ()) ->
     try:
         return _discover(directories, list(states))
     except OSError as error:
-        raise AuditError(
-            f"{error.filename} cannot be read: {error.strerror}; run the audit as a user who may read it"
-        ) from error
+        cure = (
+            "run the audit as a user who may read it"
+            if isinstance(error, PermissionError)
+            else "mend its disk, or audit the other brokers' log directories"
+        )
+        raise AuditError(f"{error.filename} cannot be read: {error.strerror}; {cure}") from error
 
 
 def _discover(directories: Iterable[str], states: list[SourcedState]) -> Inventory:

@@ -266,6 +266,23 @@ def test_a_small_file_that_this_user_may_not_read_is_no_damage(
         discover([str(cluster.root)])
 
 
+def test_a_directory_that_the_disk_does_not_list_is_no_lack_of_rights(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was another user, who reads no more."""
+    refused = str(cluster.replica(2, DASHED).directory)
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path) == refused:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(AuditError, match="a-b-0-7 cannot be read: Input/output error; mend its disk, or audit the oth"):
+        discover([str(cluster.root)])
+
+
 def test_a_folder_beside_the_brokers_that_may_not_be_entered_does_not_end_the_audit(
     cluster: PlantedCluster, refuse: Callable[[Path], None]
 ) -> None:
