@@ -123,11 +123,12 @@ def _settled(
         if missing:
             progress(f"waiting {STATE_SECONDS:.0f} s: brokers may be making the logs of new topics")
             time.sleep(STATE_SECONDS)
-        fresh = _changed_partitions(results, inventory, given, zookeeper, {name for name, _ in missing})
-        if not fresh.expected:
+        fresh = _changed_partitions(results, inventory, given, zookeeper)
+        if fresh.expected:
+            progress("looking again at partitions that changed while they were read")
+            inventory, results = _replaced(inventory, fresh, results, check(fresh))
+        elif not missing:
             break
-        progress("looking again at partitions that changed while they were read")
-        inventory, results = _replaced(inventory, fresh, results, check(fresh))
         # Brokers need seconds for the logs of a large topic: as long as there are fewer and fewer to make, they do.
         attempts += len(_missing_replicas(results)) >= len(missing)
     _refuse_unseen(results)
@@ -225,26 +226,22 @@ def _lack_high_watermarks(results: list[PartitionResult]) -> bool:
 
 
 def _changed_partitions(
-    results: list[PartitionResult],
-    inventory: Inventory,
-    given: tuple[str, ...],
-    zookeeper: str | None,
-    incomplete: set[str],
+    results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...], zookeeper: str | None
 ) -> Inventory:
     """Partitions that look wrong and have changed since, for brokers run or are started: the audit may have read them
     amid a truncation, or ZooKeeper before a deletion or a change of the ISR, and the files behind it. And all of which
-    a file was gone when it was to be read: what is there now says whether it may be. And those that are
-    `incomplete`."""
+    a file was gone when it was to be read: what is there now says whether it may be."""
     suspected = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings)}
     vanished = {f"{result.topic}-{result.partition}" for result in results if _vanished_files(result)}
     if not suspected | vanished:
         return msgspec.structs.replace(inventory, replicas=(), expected={})
     fresh = discover(given, _zookeeper_state(zookeeper))
     before, now = _by_name(inventory), _by_name(fresh)
-    changed = vanished | incomplete
-    for name in suspected:
-        if before.get(name) != now.get(name) or inventory.expected.get(name) != fresh.expected.get(name):
-            changed.add(name)
+    changed = vanished | {
+        name
+        for name in suspected
+        if before.get(name) != now.get(name) or inventory.expected.get(name) != fresh.expected.get(name)
+    }
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)
     expected = {name: fresh.expected.get(name, ExpectedPartition()) for name in changed}
     return msgspec.structs.replace(fresh, replicas=chosen, expected=expected)

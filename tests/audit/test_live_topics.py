@@ -7,13 +7,15 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from minibroker.audit import run
-from minibroker.audit.checks.findings import Kind, Severity
+from minibroker.audit.checks.findings import Kind, PartitionResult, Severity
 from minibroker.audit.reading import zookeeper_source
+from minibroker.audit.reading.discovery import Inventory
 from minibroker.audit.reports.report import AuditReport
 from minibroker.protocol.files.cluster_state import ClusterState
 from minibroker.protocol.ids import TopicPartition
@@ -97,8 +99,26 @@ def test_the_audit_waits_for_brokers_that_make_the_logs_of_a_topic(topics: Topic
     assert (report.exit_code, topics.waits) == (0, [run.STATE_SECONDS] * 3)
 
 
-def test_the_audit_does_not_wait_longer_for_a_replica_that_no_broker_makes(topics: Topics) -> None:
+def count_checks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The partitions that are read, look by look."""
+    looks: list[list[str]] = []
+    check = run.compare_locally
+
+    def counted(inventory: Inventory, *rest: Any, **how: Any) -> list[PartitionResult]:
+        looks.append(sorted(inventory.expected))
+        return check(inventory, *rest, **how)
+
+    monkeypatch.setattr(run, "compare_locally", counted)
+    return looks
+
+
+def test_the_audit_does_not_wait_longer_for_a_replica_that_no_broker_makes(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it read the others again, which may take hours."""
     topics.delete(3)
+    listed = count_checks(monkeypatch)
     report = topics.audit()
     assert (report.exit_code, report.findings[0].kind, report.findings[0].broker) == (10, Kind.MISSING_REPLICA, 3)
     assert topics.waits == [run.STATE_SECONDS] * (run.ATTEMPTS_MAX - 1)
+    assert listed == [["lines-0"]]
