@@ -30,7 +30,7 @@ CHECKPOINT_SECONDS = 6.0
 committed."""
 STATE_SECONDS = 1.0
 """A controller writes the state of a new topic's partitions within milliseconds of the topic, but not with it. Brokers
-make the logs behind that: each some hundred of them a second."""
+make the logs behind that, each some hundred of them per second."""
 ATTEMPTS_MAX = 3
 """For partitions that look wrong and change while they are read; a live cluster soon keeps still for long enough."""
 

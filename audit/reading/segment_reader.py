@@ -48,7 +48,7 @@ CHUNK_BYTES = 2 * 1024 * 1024
 INDEX_BYTES_MAX = INDEX_FILE_BYTES_MAX + 1
 """One byte more than an index can have: enough to see that a longer file is none."""
 SEGMENT_BYTES_MAX = 2**32
-"""Positions in an index are below it. A damaged inode or a sparse file may claim exabytes, which nobody would read."""
+"""Positions in an index are below it. A damaged inode or a sparse file may claim exabytes, too many to read."""
 MAGIC_BYTE = bytes([MAGIC])
 MAGIC_AT = 16
 LENGTH_AT = 8

@@ -83,8 +83,7 @@ def compare_on_spark(
     """Results in order of topic and partition. `acked_end`: how much of the list was there before the logs were
     listed."""
     cores = context.defaultParallelism
-    tasks = plan_acked(os.path.abspath(acked), acked_end) if acked is not None else []
-    work = _portions(inventory, tasks, range_bytes, cores)
+    work = _portions(inventory, acked, acked_end, range_bytes, cores)
     shares = comparison_shares(inventory.replicas, cores)
     count = max(shares.values(), default=0) + 1
     began = time.time()
@@ -106,7 +105,9 @@ def compare_on_spark(
     return sorted(results, key=lambda result: (result.topic, result.partition))
 
 
-def _portions(inventory: Inventory, acked: list[AckedTask], range_bytes: int | None, cores: int) -> list[bytes]:
+def _portions(
+    inventory: Inventory, acked: str | None, acked_end: int | None, range_bytes: int | None, cores: int
+) -> list[bytes]:
     size = range_bytes or range_bytes_for(inventory.total_bytes)
     names = {facts.directory: (facts.topic, facts.partition) for facts in inventory.replicas}
     tasks = [task for facts in inventory.replicas for task in plan_ranges(facts.directory, facts.segments, size)]
@@ -114,7 +115,8 @@ def _portions(inventory: Inventory, acked: list[AckedTask], range_bytes: int | N
         _Portion(tuple((*names[task.directory], task) for task in portion), None)
         for portion in portions(tasks, portion_bytes_for(inventory.total_bytes, cores))
     ]
-    work += [_Portion((), task) for task in acked]
+    if acked is not None:
+        work += [_Portion((), task) for task in plan_acked(os.path.abspath(acked), acked_end)]
     return [msgspec.msgpack.encode(portion) for portion in work]
 
 

@@ -68,7 +68,7 @@ def parse_cluster_state(content: bytes) -> ClusterState:
 
 
 def _problem(state: ClusterState) -> str | None:
-    """What no cluster's state says. A name that names no partition would not be looked for by anybody."""
+    """What no cluster's state says. A name that names no partition would not be looked for by any check."""
     for name in (*state.partitions, *state.witnesses):
         if parse_partition_directory_name(name) is None:
             return f"{name!r:.300} does not name a partition"

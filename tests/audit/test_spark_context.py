@@ -98,7 +98,7 @@ def test_executors_get_the_whole_path_of_the_list(tmp_path: Path, monkeypatch: p
     """Their working directory is another one."""
     (tmp_path / "acked.tsv").write_text("lines\t0\t0\t-\n")
     monkeypatch.chdir(tmp_path)
-    (portion,) = _portions(Inventory(log_directories=(), replicas=()), "acked.tsv", None, 1)
+    (portion,) = _portions(Inventory(log_directories=(), replicas=()), "acked.tsv", None, None, 1)
     acked = msgspec.msgpack.decode(portion, type=_Portion).acked
     assert acked is not None
     assert acked.path == str(tmp_path / "acked.tsv")
