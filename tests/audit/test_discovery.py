@@ -12,6 +12,7 @@ from minibroker.audit.checks.findings import Kind, Severity
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading import small_files
 from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reading.regular_files import read_regular
 from minibroker.audit.run import run_audit
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties
@@ -160,7 +161,7 @@ def test_offsets_and_topic_ids_of_a_checkpoint_are_of_one_reading(
     counted for the later topic of the name."""
     cluster.topic_ids[DASHED] = "former"
     cluster.set_high_watermark(1, DASHED, 24)
-    read = small_files.read_regular
+    read = read_regular
 
     def replaced_at_once(path: str, limit: int) -> bytes:
         content = read(path, limit)

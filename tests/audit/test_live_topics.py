@@ -14,6 +14,7 @@ import pytest
 
 from minibroker.audit import run
 from minibroker.audit.checks.findings import Kind, PartitionResult, Severity
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading import zookeeper_source
 from minibroker.audit.reading.discovery import Inventory
 from minibroker.audit.reports.report import AuditReport
@@ -102,7 +103,7 @@ def test_the_audit_waits_for_brokers_that_make_the_logs_of_a_topic(topics: Topic
 def count_checks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The partitions that are read, look by look."""
     looks: list[list[str]] = []
-    check = run.compare_locally
+    check = compare_locally
 
     def counted(inventory: Inventory, *rest: Any, **how: Any) -> list[PartitionResult]:
         looks.append(sorted(inventory.expected))
