@@ -40,6 +40,12 @@ def check_witness(
     found = _started_later(partition, expected, witness, contents)
     found += _appended_since(partition, expected, commitment, contents)
     compared = [each for each in contents if _covers(each, low, high) and commitment.must_hold(each) >= high]
+    if not witness.digest and low < high:
+        message = (
+            f"the witness of offsets {low} to {high - 1} has no digest, for its leader did not know it yet: nothing"
+            " shows that what all replicas hold is what was written"
+        )
+        found.append(_finding(partition, Kind.WITNESS_NOT_COMPARED, message, None, low, high))
     if not witness.digest or low >= high:
         return WitnessResult(findings=found + _behind(partition, commitment, contents))
     equal: list[tuple[Content, bool]] = []

@@ -165,6 +165,20 @@ def test_a_witness_without_digest_still_proves_the_committed_offset(cluster: Pla
     assert Kind.RECORDS_LOST in {item.kind for item in errors(audited_partition(cluster))}
 
 
+def test_a_witness_without_digest_is_named_for_it_shows_no_rewriting(cluster: PlantedCluster) -> None:
+    """All replicas were rewritten alike, and the audit said no more than that they agree."""
+    witness = msgspec.structs.replace(witness_of(ENCODED), digest="")
+    cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness)
+    one_record_rewritten(cluster)
+    (item,) = audited_partition(cluster).findings
+    assert (item.kind, item.severity, item.offset, item.end_offset) == (
+        Kind.WITNESS_NOT_COMPARED,
+        Severity.NOTE,
+        0,
+        24,
+    )
+
+
 def test_a_witnessed_partition_without_replicas_is_reported_as_missing(cluster: PlantedCluster) -> None:
     for broker in cluster.brokers:
         shutil.rmtree(cluster.replica(broker, LINES).directory)
