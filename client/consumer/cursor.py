@@ -374,9 +374,9 @@ class Cursor:
         """The leader answered where the epoch of the last fetched record ends. Returns an error if the log was
         truncated below the position.
 
-        Records that are only buffered are dropped without an error: the user has not seen them. A fetch may have
-        brought a record of a later epoch meanwhile: then the answer does not cover that record, and the question is
-        asked again.
+        Records that are only buffered, in chunks or decoded, are dropped without an error: the user has not seen them.
+        A fetch may have brought a record of a later epoch meanwhile: the answer does not cover that record then, and
+        the question is asked again.
         """
         if question.generation != self.generation or question.epoch != self.fetch_epoch:
             return None
@@ -387,7 +387,7 @@ class Cursor:
             self.validated_epoch = epoch
             return None
         position = self.fetch_offset if self.position is None else self.position
-        if not undefined and (parting is None or parting >= position) and self.chunks:
+        if not undefined and position < self.fetch_offset and (parting is None or parting >= position):
             self._move(position, self.position_epoch)  # this position is validated next
             return None
         if not self.read_since_move and self.reset_from is not None:

@@ -125,6 +125,32 @@ def test_on_request_a_truncation_is_followed_and_logged(cluster: FakeCluster, ca
     assert "read up to 100, but it differs from offset 70" in line
 
 
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize("on_truncation", ["raise", "reset"])
+def test_a_truncation_within_the_batch_that_is_being_returned_skips_no_record(
+    cluster: FakeCluster, on_truncation: str
+) -> None:
+    """Five of its records were returned, and the new leader has eight: 5 to 7 were skipped, or an error advised to."""
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> list[tuple[int, int]]:
+        async with earliest(cluster, runtime, on_truncation=on_truncation) as consumer:
+            for _ in range(5):
+                await consumer.getone(timeout_ms=1_000)
+            partition = cluster.partition("t")
+            partition.truncate_to(0)
+            fill(cluster, 8, wakes=False)
+            partition.elect(2)
+            partition.epoch_ends[0] = 8
+            fill(cluster, 3)
+            consumer._cluster.request_refresh()
+            await asyncio.sleep(1)
+            read = [await consumer.getone(timeout_ms=3_000) for _ in range(6)]
+            return [(record.offset, record.leader_epoch) for record in read]
+
+    assert cluster.run(main) == [(5, 0), (6, 0), (7, 0), (8, 1), (9, 1), (10, 1)]
+
+
 def test_a_clean_election_is_validated_without_an_error(cluster: FakeCluster) -> None:
     fill(cluster, 50)
 

@@ -337,6 +337,25 @@ def test_what_was_only_buffered_of_an_epoch_that_the_leader_lacks_is_dropped_wit
 
 
 @pytest.mark.invariant("I22")
+@pytest.mark.parametrize("halt", [True, False])
+@pytest.mark.parametrize("answer", [(3, 12), (3, 10), (2, 13)])
+def test_what_was_decoded_and_not_returned_of_a_lost_tail_is_dropped_without_an_error(
+    halt: bool, answer: tuple[int, int]
+) -> None:
+    """The last batch is being returned, so no chunk waits. The consumer went on at the parting, and the records in
+    front of it were skipped."""
+    cursor = reader_at_10_of_epoch_3()
+    cursor.epoch_starts = [(2, 0), (3, 5)] if answer[0] == 3 else [(2, 0), (3, 13)]
+    cursor.chunks.clear()
+    cursor.learn_leader(2, 4)
+    generation = cursor.generation
+    assert validate(cursor, *answer, halt=halt) is None
+    assert (cursor.position, cursor.fetch_offset, cursor.halted) == (10, 10, None)
+    assert cursor.generation > generation, "the consumer drops what it has decoded"
+    assert cursor.needs_validation, "next the position itself is validated"
+
+
+@pytest.mark.invariant("I22")
 def test_an_answer_of_the_former_leader_is_outdated_once_the_position_counts_at_the_next_one() -> None:
     """It was taken, and then counted as compared with the next one's log."""
     cursor = cursor_at(10, None)
