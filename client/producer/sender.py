@@ -102,6 +102,8 @@ class Sender:
         self._soon = False
         self._opened: dict[BrokerId, None] = {}
         """Leaders whose open batches are sent in the next loop iteration (without linger)."""
+        self._opened_early: dict[PartitionQueue, None] = {}
+        """Whose batches were opened while none had to linger: they have no wakeup for the end of linger_ms."""
         self._sent_count = 0
         self._seen_version = -1
         self._closed = False
@@ -136,10 +138,20 @@ class Sender:
         leader = batch.queue.leader
         if self._accumulator.linger_ms <= 0 and leader is not None:
             self._send_at_once(leader)
-        elif self._accumulator.linger_ms <= 0 or self._accumulator.skips_linger:
+        elif self._accumulator.linger_ms <= 0:
+            self.wake()
+        elif self._accumulator.skips_linger:
+            self._opened_early[batch.queue] = None
             self.wake()
         else:
             self._wake_at(math.ceil(batch.created_ms + self._accumulator.linger_ms))
+
+    def linger_again(self) -> None:
+        """Open batches wait for linger_ms again."""
+        early, self._opened_early = self._opened_early, {}
+        for queue in early:
+            if queue.open_batch is not None:
+                self._wake_at(math.ceil(queue.open_batch.created_ms + self._accumulator.linger_ms))
 
     def batch_sealed(self, queue: PartitionQueue) -> None:
         """A batch is full: send it now, if its broker has room."""

@@ -29,3 +29,5 @@ class Urgency:
         finally:
             self._calls -= 1
             self._accumulator.skips_linger = self._calls > 0
+            if not self._calls:
+                self._sender.linger_again()

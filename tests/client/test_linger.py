@@ -29,6 +29,23 @@ def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> N
     assert 0.2 <= cluster.run(main) < 0.21
 
 
+def test_a_record_that_is_sent_as_a_flush_ends_waits_for_linger_and_no_longer(cluster: FakeCluster) -> None:
+    """Its batch is opened while batches need not wait, and the flush has ended before it is sent. Nothing was to send it
+    then: it waited for four seconds, until the producer looked why."""
+
+    async def main(runtime: Runtime) -> float:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            delivery = await producer.send("t", b"a")
+            flushing = asyncio.create_task(producer.flush())
+            await delivery
+            seconds = await _seconds_of_one(producer)
+            await flushing
+            return seconds
+
+    assert 0.2 <= cluster.run(main) < 0.21
+
+
 def test_without_linger_a_lone_record_is_sent_at_once(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
