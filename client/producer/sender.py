@@ -317,6 +317,8 @@ class Sender:
                 elif answer.error_code == 0:
                     place = from_wire(answer.base_offset), from_wire(answer.leader_epoch)
                     self._accumulator.written(batch, *place, channel.broker_id)
+                    if batch.queue.leader != channel.broker_id:
+                        self._arm_for(batch.queue)  # what waited for this answer goes to another broker
                 else:
                     self._on_error(channel, sent, batch, answer)
         elif isinstance(reply, Response):

@@ -9,6 +9,7 @@ from minibroker.client.errors import DeliveryTimedOut
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.wire.messages import ProduceRequest
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce
 
@@ -30,8 +31,8 @@ def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> N
 
 
 def test_a_record_that_is_sent_as_a_flush_ends_waits_for_linger_and_no_longer(cluster: FakeCluster) -> None:
-    """Its batch is opened while batches need not wait, and the flush has ended before it is sent. Nothing was to send it
-    then: it waited for four seconds, until the producer looked why."""
+    """Its batch is opened while batches need not wait, and the flush has ended before it is sent. Nothing was to send
+    it then: it waited for four seconds, until the producer looked why."""
 
     async def main(runtime: Runtime) -> float:
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
@@ -151,3 +152,42 @@ def test_full_batches_wait_for_no_answer_while_another_request_may_be_in_flight(
             return cluster.asked(ProduceRequest) - before
 
     assert cluster.run(main) == (len(ours) if acks == 0 else limit)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_what_waits_for_the_answer_of_a_former_leader_goes_to_the_next_one_at_once(
+    cluster: FakeCluster, idempotent: bool
+) -> None:
+    """It has written the batch before, and answers when the next leader is known. Nothing more was sent to that one
+    until the producer looked for answers that are late."""
+    held: list[IncomingRequest] = []
+
+    def hold(broker: int, request: IncomingRequest) -> bool | None:
+        if not isinstance(request.body, ProduceRequest) or broker != 1:
+            return None
+        held.append(request)
+        return True
+
+    cluster.intercept = hold
+
+    async def main(runtime: Runtime) -> float:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, enable_idempotence=idempotent, runtime=runtime
+        ) as producer:
+            deliveries = [await producer.send("t", b"a")]
+            await asyncio.sleep(0.1)
+            deliveries.append(await producer.send("t", b"b"))
+            (request,) = held
+            assert isinstance(request.body, ProduceRequest)
+            answer = cluster.brokers[1].produce(request.body)
+            cluster.partition("t").elect(2)
+            producer._cluster.request_refresh()
+            await asyncio.sleep(0.1)
+            start = asyncio.get_running_loop().time()
+            request.respond(answer)
+            for delivery in deliveries:
+                await delivery
+            return asyncio.get_running_loop().time() - start
+
+    assert cluster.run(main) < 0.01
+    assert cluster.partition("t").values() == [b"a", b"b"]
