@@ -54,6 +54,7 @@ async def change(
             moved = [code for code in errors_of(reply) if code == ErrorCode.NOT_CONTROLLER]
             if not moved:
                 return reply, in_doubt
+            in_doubt = True  # a controller that ended after it had begun: others refuse the request as a whole
             last: MinibrokerError = broker_error(ErrorCode.NOT_CONTROLLER)
         except BrokerUnreachable as error:
             in_doubt = in_doubt or error.in_doubt

@@ -119,6 +119,25 @@ def test_a_topic_that_is_gone_after_its_deletion_had_begun_was_deleted(cluster: 
     cluster.run(main)
 
 
+@pytest.mark.parametrize("others", [[], ["a"]], ids=["alone", "with others"])
+def test_topics_that_a_controller_had_begun_to_delete_when_it_ended_were_deleted(
+    cluster: FakeCluster, others: list[str]
+) -> None:
+    """It answers for each of them: one is gone, the next controller goes on with the other. That one has forgotten both
+    when it is asked."""
+    for name in others:
+        cluster.add_topic(name)
+    ended = DeletableTopicResult(name="t", error_code=ErrorCode.NOT_CONTROLLER, error_message="the next one goes on")
+    gone = [DeletableTopicResult(name=name, error_code=ErrorCode.NONE) for name in others]
+    answer_at_first(cluster, [DeleteTopicsResponse(responses=[*gone, ended])])
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            assert await admin.delete_topics([*others, "t"]) == dict.fromkeys([*others, "t"])
+
+    cluster.run(main)
+
+
 def test_a_topic_that_is_deleted_again_at_once_does_not_hide_what_was_created(cluster: FakeCluster) -> None:
     """The answer to the creation was lost, so the call looks at each topic."""
     administration = Administration(cluster)
