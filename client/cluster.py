@@ -149,19 +149,21 @@ class Cluster:
         self.log.warning("looking for a broker, up to %g s: %s", deadline.timeout_ms / 1000, problem)
 
     async def close(self) -> None:
-        """Stop the task and close every connection."""
+        """Stop the task and close every connection, also if this is cancelled meanwhile."""
         if not self._closed:
             self.log.info("%s", "closed")  # a line without arguments would keep the doubled % of a name
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(ClientClosed("the client was closed"))
-                waiter.exception()  # its caller may be gone
-        self._waiters.clear()
-        await self.connections.close()
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+        finally:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_exception(ClientClosed("the client was closed"))
+                    waiter.exception()  # its caller may be gone
+            self._waiters.clear()
+            await self.connections.close()
 
     # ----------------------------------------------------------------------------------------------------- metadata
     def add_listener(self, listener: Callable[[], None]) -> None:

@@ -113,11 +113,16 @@ class Connections:
         attempts = tuple(self._attempts)
         for attempt in attempts:
             attempt.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
-        for server in tuple(self._servers.values()):
-            if server.connection is not None:
-                await server.connection.close()
-                server.connection = None
+        try:
+            await asyncio.gather(*attempts, return_exceptions=True)
+            for server in tuple(self._servers.values()):
+                if server.connection is not None:
+                    await server.connection.close()
+                    server.connection = None
+        finally:
+            for server in self._servers.values():
+                if server.connection is not None:
+                    server.connection.abort()  # this call was cancelled, and a second one does nothing
 
     # ------------------------------------------------------------------------------------------------------ attempts
     def _open_one(self, address: Address) -> RpcConnection | None:

@@ -42,7 +42,6 @@ from minibroker.client.limits import (
     check_topic,
     check_whole,
 )
-from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -158,8 +157,10 @@ class Consumer(OffsetQueries):
         self._closed = True
         self._notify()
         if hasattr(self, "_fetcher"):
-            await self._fetcher.close()
-            await self._cluster.close()
+            try:
+                await self._fetcher.close()
+            finally:
+                await self._cluster.close()
 
     # ----------------------------------------------------------------------------------------------------- assignment
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -407,11 +408,6 @@ class Consumer(OffsetQueries):
         return None
 
     # ---------------------------------------------------------------------------------------------------------- offsets
-    async def partitions_for(self, topic: str, timeout_ms: float = CALL_TIMEOUT_MS) -> list[int]:
-        """The numbers of a topic's partitions. Raises UnknownTopicOrPartition."""
-        self._check_open()
-        return list((await known_topic(self._cluster, topic, Deadline(timeout_ms))).partitions)
-
     def highwater(self, partition: TopicPartition) -> Offset | None:
         """The high watermark from the last fetch; None before the first."""
         return self._cursor(partition).high_watermark

@@ -1,4 +1,4 @@
-"""A consumer's questions about the offsets of partitions, assigned or not, and what leaders tell of them by the way."""
+"""A consumer's questions about partitions, assigned or not, and their offsets, and what leaders tell by the way."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from minibroker.client.errors import WrongArguments
 from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, as_partition, check_at_least, check_timestamp
 from minibroker.client.offsets import OffsetAndTimestamp, list_ends, list_offsets
 from minibroker.client.public_client import PublicClient
+from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -32,6 +33,11 @@ class OffsetQueries(PublicClient):
         `getmany` and the others return what it brought. It must not raise an error."""
         self._check_open()
         self._fetcher.answer_callbacks.append(callback)
+
+    async def partitions_for(self, topic: str, timeout_ms: float = CALL_TIMEOUT_MS) -> list[int]:
+        """The numbers of a topic's partitions. Raises UnknownTopicOrPartition."""
+        self._check_open()
+        return list((await known_topic(self._cluster, topic, Deadline(timeout_ms))).partitions)
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS

@@ -136,7 +136,7 @@ class Producer(PublicClient):
         producer_name an earlier process of that name is fenced from here on."""
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
-        runtime = runtime_or_default(self._runtime)
+        runtime, settings = runtime_or_default(self._runtime), self._settings
         self._owner = CallerCheck("producer")
         self._clock = LoopClock(runtime.clock, self._owner.check)
         self._cluster = Cluster(runtime, self._cluster_settings)
@@ -146,13 +146,7 @@ class Producer(PublicClient):
             self._accumulator, self._memory, self._settings, self._sender, runtime.random, self._check_open
         )
         self._metadata = ProducerMetadata(
-            self._topics,
-            self._cluster,
-            self._sender,
-            self._partitioner,
-            self._settings,
-            self._check_open,
-            self._owner.check,
+            self._topics, self._cluster, self._sender, self._partitioner, settings, self._check_open, self._owner.check
         )
         await self._cluster.start(refusals_end_it=self._refusals_end_start)
         if self._settings.producer_name is not None:
@@ -169,8 +163,7 @@ class Producer(PublicClient):
         try:
             await self._sender.first_identity(Deadline(self._settings.request_timeout_ms))
         except BaseException:
-            await self._sender.close()
-            await self._cluster.close()
+            await self._disconnect()
             raise
 
     async def __aexit__(
@@ -203,7 +196,12 @@ class Producer(PublicClient):
                 await self._sender.barrier(deadline)
         finally:
             self._abort_rest()
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        try:
             await self._sender.close()
+        finally:
             await self._cluster.close()
 
     # ------------------------------------------------------------------------------------------------------- sending

@@ -152,6 +152,33 @@ def test_a_client_is_closed_at_once_and_leaves_nothing_in_the_loop(cluster: Fake
     cluster.run(main)
 
 
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize(
+    "work", [write_while_the_identity_is_asked_for, read, administer], ids=lambda work: work.__name__
+)
+def test_a_client_whose_closing_is_cancelled_leaves_nothing_in_the_loop(
+    cluster: FakeCluster, work: Work, steps: int
+) -> None:
+    """By `asyncio.timeout` or a second Ctrl-C, after each step of it: a program closes a client once."""
+
+    async def main(runtime: Runtime) -> None:
+        client = await work(cluster, runtime)
+        closing = asyncio.create_task(client.close(timeout_ms=0) if isinstance(client, Producer) else client.close())
+        for _ in range(steps + 1):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        for _ in range(8):
+            await asyncio.sleep(0)  # what was told to end
+        process = asyncio.current_task().process  # type: ignore[union-attr]
+        assert [each for each in cluster.world.loop.tasks() if each.process is process] == [asyncio.current_task()]
+        assert timers_of_the_client(cluster) == []
+        servers = client._cluster.connections._servers.values()
+        assert [each.connection for each in servers if each.connection is not None] == []
+
+    cluster.run(main)
+
+
 @pytest.mark.parametrize(
     "kind", [ApiVersionsRequest, MetadataRequest, InitProducerIdRequest], ids=lambda kind: kind.__name__
 )
