@@ -149,12 +149,15 @@ class AdminClient(PublicClient):
         self._owner = CallerCheck("admin client")
         self._cluster = Cluster(runtime_or_default(self._runtime), self._settings)
         await self._cluster.start(refusals_end_it=self._refusals_end_start)
+        if self._closed:
+            raise ClientClosed("the admin client was closed before it was open")
         self._started = True
 
     async def close(self) -> None:
         """Disconnect. Closing twice is fine."""
-        if self._started and not self._closed:
+        if not self._closed and hasattr(self, "_cluster"):
             self._owner.check()
+            self._closed = True
             await self._cluster.close()
         self._closed = True
 

@@ -134,6 +134,8 @@ class Consumer(OffsetQueries):
         self._cluster.want_topics(self._topics)
         try:
             await self._cluster.start(refusals_end_it=self._refusals_end_start)
+            if self._closed:
+                raise ClientClosed("the consumer was closed before it was open")
             self._started = True
             self._fetcher.start()
             if self._topics:

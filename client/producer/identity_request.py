@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import CallTimedOut, MinibrokerError, ProducerFenced, broker_error
+from minibroker.client.errors import CallTimedOut, ClientClosed, MinibrokerError, ProducerFenced, broker_error
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import ProducerIdentity
@@ -55,6 +55,8 @@ class IdentityRequest:
         done, _ = await asyncio.wait([task], timeout=deadline.remaining_ms() / 1000)
         if not done:
             raise CallTimedOut(f"no producer id was granted within {round(deadline.timeout_ms)} ms", self.error)
+        if task.cancelled():
+            raise ClientClosed("the client was closed")
         task.result()  # raises a bug
         if self.refusal is not None:
             raise self.refusal

@@ -148,9 +148,15 @@ class Producer(PublicClient):
         self._metadata = ProducerMetadata(
             self._topics, self._cluster, self._sender, self._partitioner, settings, self._check_open, self._owner.check
         )
-        await self._cluster.start(refusals_end_it=self._refusals_end_start)
-        if self._settings.producer_name is not None:
-            await self._take_name()
+        try:
+            await self._cluster.start(refusals_end_it=self._refusals_end_start)
+            if settings.producer_name is not None and not self._closing:
+                await self._sender.first_identity(Deadline(settings.request_timeout_ms))
+            if self._closing:
+                raise ClientClosed("the producer was closed before it was open")
+        except BaseException:
+            await self._disconnect()
+            raise
         self._started = True
         if self._settings.idempotent and self._accumulator.identity is None:
             self._sender.want_identity()
@@ -158,13 +164,6 @@ class Producer(PublicClient):
     def __del__(self) -> None:
         if self._started and not self._closing and self._runtime is None and self._owner.is_in_own_process:
             warn_of_unclosed(self._settings.client_id, self._unfinished())
-
-    async def _take_name(self) -> None:
-        try:
-            await self._sender.first_identity(Deadline(self._settings.request_timeout_ms))
-        except BaseException:
-            await self._disconnect()
-            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -185,6 +184,10 @@ class Producer(PublicClient):
         Raises FlushTimedOut or UndeliveredRecords if some could not be delivered. Closing twice is fine.
         """
         if self._closing or not self._started:
+            if not self._closing and hasattr(self, "_metadata"):  # another task is starting it
+                self._owner.check()
+                self._closing = True
+                await self._disconnect()
             self._closing = True
             return
         self._owner.check()
@@ -430,11 +433,10 @@ class Producer(PublicClient):
     async def _wait_for_memory(self, deadline: Deadline) -> None:
         with self._urgency.raised():
             if not await self._memory.wait(deadline):
-                raise BufferTimedOut(
-                    f"buffer_memory ({self._memory.limit_bytes} bytes) stayed full for "
-                    f"{self._settings.max_block_ms} ms",
-                    self._oldest_error(),
+                text = (
+                    f"buffer_memory ({self._memory.limit_bytes} bytes) stayed full for {self._settings.max_block_ms} ms"
                 )
+                raise BufferTimedOut(text, self._oldest_error())
 
     # ------------------------------------------------------------------------------------------- memory and outcomes
     def _on_packed(self, batch: Batch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
-from minibroker.client.errors import BrokerError, MinibrokerError, UnknownTopicOrPartition
+from minibroker.client.errors import BrokerError, ClientClosed, MinibrokerError, UnknownTopicOrPartition
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
@@ -195,6 +195,43 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_loop(
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1):
                     await client(bootstrap_servers=cluster.bootstrap, runtime=runtime, **options).start()
+        await asyncio.sleep(0)  # callbacks of what was cancelled
+        process = asyncio.current_task().process  # type: ignore[union-attr]
+        assert [each for each in cluster.world.loop.tasks() if each.process is process] == [asyncio.current_task()]
+        assert timers_of_the_client(cluster) == []
+
+    cluster.run(main)
+
+
+SILENT: list[tuple[type[Any], type[Request] | None]] = [
+    *((client, kind) for client in (AdminClient, Consumer, Producer) for kind in (MetadataRequest, None)),
+    (Producer, InitProducerIdRequest),
+]
+
+
+@pytest.mark.parametrize(("client", "silent"), SILENT)
+def test_a_client_that_another_task_closes_while_it_starts_leaves_nothing_in_the_loop(
+    cluster: FakeCluster, client: type[Any], silent: type[Request] | None
+) -> None:
+    """It went on starting, and nothing could close it any more. Without a silent broker it is closed in the moment in
+    which it finds the cluster."""
+
+    async def main(runtime: Runtime) -> None:
+        options = {"producer_name": "orders"} if silent is InitProducerIdRequest else {}
+        opened = client(bootstrap_servers=cluster.bootstrap, runtime=runtime, **options)
+        starting = asyncio.create_task(opened.start())
+        await asyncio.sleep(0)
+        if silent is None:
+            found = asyncio.Event()
+            opened._cluster.add_listener(found.set)
+            await found.wait()
+        else:
+            ignore(cluster, silent)
+            await asyncio.sleep(0.5)
+        await opened.close()
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(starting, 0.01)
+        await opened.close()
         await asyncio.sleep(0)  # callbacks of what was cancelled
         process = asyncio.current_task().process  # type: ignore[union-attr]
         assert [each for each in cluster.world.loop.tasks() if each.process is process] == [asyncio.current_task()]

@@ -93,6 +93,8 @@ def test_a_call_from_another_event_loop_is_refused_at_once(
             assert "asyncio.run_coroutine_threadsafe" in str(error)
             if kind is Producer:
                 assert (await client.send_and_wait("t", b"ours")).offset == 11
+            if kind is AdminClient:
+                assert await client.list_topics() == ["t"]
 
     cluster.run(main)
 
