@@ -461,6 +461,8 @@ class AdminClient(PublicClient):
     ) -> bool:
         try:
             reply = await self._cluster.ask(broker_id, request, MetadataResponse, Deadline(1_000))
+        except ClientClosed:
+            raise  # by another task
         except MinibrokerError:
             # a broker that failed meanwhile is not waited for, once the cluster has noticed
             return broker_id not in self._cluster.metadata.brokers

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from minibroker.client.admin import AdminClient
+from minibroker.client.errors import ClientClosed
 from minibroker.protocol.wire.messages import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -80,3 +81,23 @@ def test_a_broker_that_lives_and_does_not_answer_for_a_moment_is_waited_for(clus
             return loop.time() - began
 
     assert ANSWERS_AFTER_SECONDS <= cluster.run(main) < ANSWERS_AFTER_SECONDS + 2
+
+
+def test_a_call_that_waits_for_brokers_ends_when_another_task_closes_its_client(cluster: FakeCluster) -> None:
+    """It took a closed client for brokers that do not answer, and waited for them up to its deadline."""
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if not isinstance(request.body, CreateTopicsRequest):
+            return None
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name="new", topic_id="x", num_partitions=1)])
+
+    cluster.intercept = intercept
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            creating = asyncio.create_task(admin.create_topic("new"))
+            await asyncio.sleep(1)
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(creating, 0.1)
+
+    cluster.run(main)
