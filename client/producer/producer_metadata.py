@@ -6,7 +6,15 @@ Leaves to others: which partition a record gets (`producer_topic`), and the meta
 from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import BufferTimedOut, CallTimedOut, ClusterUnreachable, InvalidCall, Where, broker_error
+from minibroker.client.errors import (
+    BufferTimedOut,
+    CallTimedOut,
+    ClusterUnreachable,
+    InvalidCall,
+    MinibrokerError,
+    Where,
+    broker_error,
+)
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner
@@ -49,8 +57,7 @@ class ProducerMetadata:
             try:
                 await known_topic(self._cluster, name, deadline)
             except (CallTimedOut, ClusterUnreachable) as error:
-                text = f"topic {name!r} stayed unknown for {self._settings.max_block_ms} ms"
-                raise BufferTimedOut(text, error) from error
+                raise self._stayed_unknown(f"topic {name!r}", error) from error
             self._check_open()
             self._learn()
         return self._topics[name]
@@ -61,7 +68,7 @@ class ProducerMetadata:
         if partition is not None and not isinstance(partition, int):
             raise InvalidCall(f"{partition!r:.80} is not a partition number of topic {name!r}")
         if partition is not None and partition not in state.queues:
-            await self._cluster.refresh(deadline)  # partitions may have been added
+            await self._refresh(TopicPartition(name, partition), deadline)  # partitions may have been added
             if partition not in state.queues:
                 where = Where(topic_partition=TopicPartition(name, partition))
                 raise broker_error(
@@ -70,6 +77,17 @@ class ProducerMetadata:
                     f"the topic has {counted(state.partition_count, 'partition')}, numbered from 0",
                 )
         return state
+
+    async def _refresh(self, wanted: TopicPartition, deadline: Deadline) -> None:
+        while True:
+            try:
+                return await self._cluster.refresh(deadline)
+            except (CallTimedOut, ClusterUnreachable) as error:
+                if deadline.passed:
+                    raise self._stayed_unknown(str(wanted), error) from error
+
+    def _stayed_unknown(self, what: str, error: MinibrokerError) -> BufferTimedOut:
+        return BufferTimedOut(f"{what} stayed unknown for {self._settings.max_block_ms} ms", error)
 
     def _learn(self) -> None:
         """Add new topics and new partitions."""

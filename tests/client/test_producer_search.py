@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.errors import ClusterUnreachable, UnknownTopicOrPartition
+from minibroker.client.errors import BufferTimedOut, ClusterUnreachable, UnknownTopicOrPartition
 from minibroker.client.producer.producer import Producer
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
@@ -76,5 +76,31 @@ def test_a_partition_that_the_topic_does_not_have_is_not_cured_by_creating_the_t
             "UNKNOWN_TOPIC_OR_PARTITION for t-7: the topic has 1 partition, numbered from 0"
             " [`minibroker topic list -l` shows all topics and numbers of partitions]"
         )
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_partition_is_looked_for_as_long_as_a_topic_while_no_broker_answers(
+    cluster: FakeCluster, comes_back: bool
+) -> None:
+    """The topic may be made again with more partitions. `send` raised ClusterUnreachable at the first refusal."""
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(bootstrap_servers=cluster.bootstrap, max_block_ms=3_000, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"x")
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            await asyncio.sleep(1)
+            cluster.add_topic("t", 2)
+            if comes_back:
+                loop.call_later(1, cluster.start)
+                await producer.send_and_wait("t", b"x", partition=1)
+                return
+            start = loop.time()
+            with pytest.raises(BufferTimedOut, match=r"t-1 stayed unknown for 3000 ms; .*connection refused"):
+                await producer.send("t", b"x", partition=1)
+            assert loop.time() - start == pytest.approx(3, abs=0.1)
 
     cluster.run(main)
