@@ -232,15 +232,14 @@ class Consumer(OffsetQueries):
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions until `resume`. They keep their position."""
-        for partition in partitions:
-            self._cursor(partition).paused = True
+        for cursor in [self._cursor(partition) for partition in partitions]:  # all of them, or none
+            cursor.paused = True
         if self._current_cursor is not None and self._current_cursor.paused:
             self._forget_current()
 
     def resume(self, *partitions: TopicPartition) -> None:
         """End a pause."""
-        for partition in partitions:
-            cursor = self._cursor(partition)
+        for cursor in [self._cursor(partition) for partition in partitions]:
             if cursor.paused:
                 cursor.paused = False
                 if cursor.chunks and cursor not in self._fetcher.ready:

@@ -263,3 +263,20 @@ def test_a_consumer_whose_partitions_are_all_paused_says_so(cluster: FakeCluster
                 await consumer.getone(1_000)
 
     cluster.run(main, seconds_max=5)
+
+
+def test_a_pause_or_its_end_that_names_a_foreign_partition_changes_nothing(cluster: FakeCluster) -> None:
+    """The partitions in front of it were paused, and the batch of one went on being returned; or they were resumed, and
+    nothing fetched them."""
+    ours, foreign = TopicPartition("t", 0), TopicPartition("t", 7)
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+            for before in ([], [ours]):
+                consumer.pause(*before)
+                for call in (consumer.pause, consumer.resume):
+                    with pytest.raises(InvalidCall, match="t-7 is not assigned"):
+                        call(ours, foreign)
+                    assert consumer.paused() == before
+
+    cluster.run(main, seconds_max=5)
