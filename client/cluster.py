@@ -341,15 +341,17 @@ class Cluster:
         """Ask one broker once. Raises BrokerUnreachable, CallTimedOut or the BrokerError of the whole request."""
         connection = await self.acquire(broker_id, deadline)
         timeout_ms = deadline.at_most(self.settings.request_timeout_ms)
+        asked_at = asyncio.get_running_loop().time()
         try:
             reply = await connection.request(body, timeout_ms)
         except (OverflowError, UnicodeEncodeError) as error:  # no message holds such a number or text
             raise InvalidCall(f"{type(body).__name__} cannot be sent: {error}") from None
         except RpcError as error:
-            if isinstance(error, RequestTimedOut) and timeout_ms >= self.settings.request_timeout_ms:
-                connection.abort()  # TCP may take minutes to notice that the peer is gone; a new one is opened soon
+            if isinstance(error, RequestTimedOut):
+                self.connections.end_if_silent(connection, asked_at, self.settings.request_timeout_ms)
             self.request_refresh()
             raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
+        self.connections.has_answered(connection)
         return expect(reply, answer, Where(broker_id=broker_id))
 
     async def ask_any(

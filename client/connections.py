@@ -6,10 +6,11 @@ others: which broker has which address (`cluster`), and the requests.
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from minibroker.client.client_log import ClientLog
 from minibroker.client.errors import BrokerUnreachable, ClientClosed, MinibrokerError, NotMinibroker, broker_error
-from minibroker.client.limits import CONNECT_TIMEOUT_MS, Deadline
+from minibroker.client.limits import CONNECT_TIMEOUT_MS, TIMER_SLACK_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.retry import backoff_ms
 from minibroker.protocol.wire.messages import ApiKey, ApiVersionsRequest, ApiVersionsResponse
@@ -51,6 +52,8 @@ class Connections:
         self._servers: dict[Address, _Server] = {}
         self._attempts: dict[asyncio.Task[RpcConnection], None] = {}
         """Also those that were cancelled and have not ended yet."""
+        self._silent_since: WeakKeyDictionary[RpcConnection, float] = WeakKeyDictionary()
+        """Since when calls over these connections have had no answer, but reached their ends."""
         self._closed = False
         self.on_change: Callable[[Address], None] = lambda address: None
         """Called after a connection was opened, was lost, or could not be opened."""
@@ -106,6 +109,17 @@ class Connections:
         """Whether this client has ever been connected to this address."""
         server = self._servers.get(address)
         return server is not None and server.ever_connected
+
+    def has_answered(self, connection: RpcConnection) -> None:
+        """A call over it was answered."""
+        self._silent_since.pop(connection, None)
+
+    def end_if_silent(self, connection: RpcConnection, asked_at: float, limit_ms: float) -> None:
+        """A call over it was not answered in time. For as long as the limit, none was: then it is closed, however short
+        the time of each was. TCP may take minutes to notice that the peer is gone; a new one is opened soon."""
+        silent_since = self._silent_since.setdefault(connection, asked_at)
+        if (asyncio.get_running_loop().time() - silent_since) * 1000 + TIMER_SLACK_MS >= limit_ms:
+            connection.abort()
 
     async def close(self) -> None:
         """Close all; attempts under way are cancelled and awaited."""

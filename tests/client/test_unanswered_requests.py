@@ -17,11 +17,13 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsResponse,
 )
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.cluster import PORT
 from minibroker.simulation.world.message_holds import responses
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 from tests.client.fake_cluster import PORT as FAKE_PORT
 from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest
 
 
 async def _ask_again(client: ClusterClient) -> None:
@@ -98,6 +100,46 @@ def test_a_call_whose_own_time_ends_keeps_the_connection(cluster: FakeCluster) -
         with pytest.raises(BrokerUnreachable, match="was not answered"):
             await client.ask(1, ListOffsetsRequest(topics=[]), ListOffsetsResponse, Deadline(500))
         await asyncio.sleep(1)
+        assert client.open_connection(1) is connection
+        await client.close()
+
+    cluster.run(main)
+
+
+def test_a_connection_without_answers_is_closed_however_short_the_time_of_each_call(cluster: FakeCluster) -> None:
+    """A firewall has forgotten it, for example. A consumer gives each question for a position five seconds, and asked
+    over the same connection for ever."""
+    dead: list[object] = []
+
+    def intercept(broker: int, request: IncomingRequest) -> bool | None:
+        if isinstance(request.body, ListOffsetsRequest) and not dead:
+            dead.append(request.connection)
+        return True if request.connection in dead else None
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime, request_timeout_ms=12_000) as consumer:
+            await consumer.position(T0)
+            cluster.intercept = intercept
+            start = loop.time()
+            await consumer.seek_to_end()
+            return loop.time() - start
+
+    assert 12 <= cluster.run(main) < 18
+
+
+def test_calls_that_were_answered_meanwhile_keep_the_connection(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        servers = [Address(f"broker{broker}", FAKE_PORT) for broker in cluster.brokers]
+        client = Cluster(runtime, ClusterSettings(bootstrap=servers, client_id="test", request_timeout_ms=2_000))
+        await client.start()
+        connection = await client.acquire(1, Deadline(1_000))
+        for _ in range(5):
+            cluster.intercept = lambda broker, request: isinstance(request.body, ListOffsetsRequest) or None
+            with pytest.raises(BrokerUnreachable, match="was not answered"):
+                await client.ask(1, ListOffsetsRequest(topics=[]), ListOffsetsResponse, Deadline(1_500))
+            cluster.intercept = lambda broker, request: None
+            await client.ask(1, ListOffsetsRequest(topics=[]), ListOffsetsResponse, Deadline(1_500))
         assert client.open_connection(1) is connection
         await client.close()
 
