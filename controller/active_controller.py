@@ -303,11 +303,17 @@ class ActiveController:
         return await self._wait(request_id, future, lambda: self.process(event))
 
     async def run_queued(self, work: Callable[[], Awaitable[Response]]) -> Response:
-        """Queue work of an administrator's request, and wait."""
+        """Queue work of an administrator's request, and wait. NOT_CONTROLLER says that nothing of it was done."""
         request_id, future = self._new_request()
 
         async def job() -> None:
-            self._answer(request_id, await work())
+            try:
+                answer = await work()
+            except BaseException:
+                text = "this controller ended while it did this; it may be done all the same"
+                self._answer(request_id, Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text))
+                raise
+            self._answer(request_id, answer)
 
         return await self._wait(request_id, future, job)
 

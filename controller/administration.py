@@ -8,6 +8,7 @@ import asyncio
 import random
 from base64 import urlsafe_b64encode
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 from minibroker.controller.active_controller import ActiveController
@@ -76,7 +77,7 @@ class Administration:
                 continue
             answer = await self._active.run_queued(partial(self._create_one, requested, request.validate_only, planned))
             if not isinstance(answer, CreateTopicsResponse):
-                return answer
+                return _cut_short(answer, results)
             results += answer.topics
             planned += sum(each.num_partitions for each in answer.topics if not each.error_code)
         return CreateTopicsResponse(topics=results)
@@ -124,7 +125,7 @@ class Administration:
         for name in dict.fromkeys(request.topic_names):
             answer = await self._active.run_queued(partial(self._delete_one, name))
             if not isinstance(answer, DeleteTopicsResponse):
-                return answer
+                return _cut_short(answer, results)
             results += answer.responses
         return DeleteTopicsResponse(responses=results)
 
@@ -259,3 +260,11 @@ def _accepted_value(each: AlterableConfig, accept_value: AcceptValue) -> str | N
 
 def _not_created(requested: CreatableTopic, refusal: TopicRefusal) -> CreatableTopicResult:
     return CreatableTopicResult(name=requested.name, error_code=refusal.code, error_message=refusal.message)
+
+
+def _cut_short(answer: Response, before: Sequence[CreatableTopicResult | DeletableTopicResult]) -> Response:
+    """The answer to a request of which a part was not done. NOT_CONTROLLER would say that nothing was."""
+    if all(each.error_code for each in before):
+        return answer
+    text = "this controller ended before it had done all of it; the rest may be asked for again"
+    return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)

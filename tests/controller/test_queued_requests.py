@@ -7,8 +7,12 @@ import asyncio
 import pytest
 
 from minibroker.protocol import znodes
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     AlterConfigsResource,
+    CreatableAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
     Request,
@@ -60,5 +64,45 @@ def test_other_work_is_done_between_the_parts_of_a_long_request(name: str) -> No
         assert await begun(cluster) < len(NAMES)
         await asking
         assert await begun(cluster) == len(NAMES)
+
+    story()
+
+
+CREATION = CreateTopicsRequest(
+    topics=[
+        CreatableTopic(name=name, assignments=[CreatableAssignment(partition_index=0, broker_ids=[1])])
+        for name in NAMES
+    ]
+)
+
+
+async def topics(cluster: Cluster) -> list[list[str]]:
+    """Those that there are, and those that are marked for deletion."""
+    return [sorted(await cluster.observer.get_children(path)) for path in (znodes.BROKER_TOPICS, znodes.DELETE_TOPICS)]
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.003, 0.01, 0.03])
+@pytest.mark.parametrize("deletes", [False, True], ids=["create", "delete"])
+def test_a_controller_that_ends_while_it_serves_a_request_does_not_say_that_nothing_was_done(
+    deletes: bool, seconds: float
+) -> None:
+    """Its client asked the next controller, and told its caller that what this one had created existed before, or that
+    what it had deleted had never been there."""
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        controller = await cluster.controller()
+        if deletes:
+            assert not (await cluster.ask(controller, CREATION)).error_code
+        before = await topics(cluster)
+        request: Request = REQUESTS["delete"] if deletes else CREATION
+        asking = cluster.world.spawn(controller.name, cluster.ask(controller, request))
+        await asyncio.sleep(seconds)
+        await controller.stop()
+        answer = await asking
+        await cluster.world.zookeeper.settle()
+        if await topics(cluster) != before:
+            assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
 
     story()
