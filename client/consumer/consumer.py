@@ -232,8 +232,11 @@ class Consumer(OffsetQueries):
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions until `resume`. They keep their position."""
-        for cursor in [self._cursor(partition) for partition in partitions]:  # all of them, or none
+        cursors = [self._cursor(partition) for partition in partitions]  # all of them, or none
+        for cursor in cursors:
             cursor.paused = True
+        if not all(cursor.has_room for cursor in cursors):
+            self._fetcher.wake()  # they held back the others of their leaders
         if self._current_cursor is not None and self._current_cursor.paused:
             self._forget_current()
 
@@ -291,10 +294,9 @@ class Consumer(OffsetQueries):
             if self._fetcher.any_leader_answers():
                 silent_since = Deadline(UNREACHABLE_AFTER_MS)
             if not await self._wait_for_update(deadline or silent_since, at_most_ms=1_000):
-                waited_ms = (deadline or silent_since).timeout_ms
                 what = "no record came" if deadline is not None else "no leader of any assigned partition answered"
                 problem = first_problem(self._cursors.values(), self._cluster, self._fetcher)
-                raise CallTimedOut(f"{what} for {round(waited_ms)} ms", problem)
+                raise CallTimedOut(f"{what} for {round((deadline or silent_since).timeout_ms)} ms", problem)
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
@@ -390,6 +392,7 @@ class Consumer(OffsetQueries):
                     records, problem = self._deserialize(records)
                     if problem is not None:
                         cursor.halt(problem)  # raised once the records in front of it are returned
+                        self._fetcher.wake()  # it has room, and may have held back others of its leader
                 self._current = iter(records)
                 self._current_cursor = cursor
                 return True

@@ -1,13 +1,15 @@
 """Calls that name partitions get their records, though the records of others wait to be read."""
 
 import asyncio
+import json
 
 import pytest
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.cursor import CHUNKS_MAX
-from minibroker.client.errors import InvalidCall
+from minibroker.client.errors import InvalidCall, UndeserializableRecord
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import FetchRequest
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
@@ -87,6 +89,38 @@ def test_a_partition_that_has_room_again_waits_for_no_poll_without_it(cluster: F
             while len(offsets) < RECORDS:
                 offsets += await _many(consumer, OTHER, 2 * POLL_MS)
             assert offsets == list(range(RECORDS))
+            return asyncio.get_running_loop().time() - began
+
+    assert cluster.run(main) < SECONDS_MAX
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["paused", "refused by its deserializer"])
+def test_a_partition_that_was_full_when_it_was_set_aside_holds_back_no_other(
+    cluster: FakeCluster, is_refused: bool
+) -> None:
+    """Its leader was asked for no partition while this one had no room, and nothing asked it once that did not matter:
+    the others gave no record for five minutes, until metadata grew too old."""
+    cluster.add_topic("six", 6)
+    fill(cluster, RECORDS, topic="six", index=OTHER.partition)
+
+    async def main(runtime: Runtime) -> float:
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=1_000,  # a few batches
+            value_deserializer=json.loads if is_refused else None,
+            runtime=runtime,
+        ) as consumer:
+            consumer.assign([ASKED, OTHER])
+            await asyncio.sleep(1)
+            if is_refused:
+                with pytest.raises(UndeserializableRecord):
+                    await consumer.getmany(OTHER)
+            consumer.pause(OTHER)
+            cluster.partitions[ASKED].append(bytes(build_batch([(b"k", b"1", 1, ())])))
+            cluster.brokers[1].wake_fetches()
+            began = asyncio.get_running_loop().time()
+            await consumer.getone()
             return asyncio.get_running_loop().time() - began
 
     assert cluster.run(main) < SECONDS_MAX
