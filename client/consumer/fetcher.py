@@ -278,6 +278,10 @@ class Fetcher:
             flight.correlation_id = connection.send(request, partial(self._on_reply, leader, flight))
         except ConnectionClosed:
             return  # _on_connection continues: the loss is reported within this step of the loop
+        except RpcError as error:  # too many calls wait for this broker
+            self._failed(leader, flight, error)
+            self.wake()
+            return
         self._asked[leader] = flight
 
     def _on_reply(self, leader: BrokerId, flight: FetchInFlight, reply: Response | RpcError) -> None:
@@ -285,11 +289,8 @@ class Fetcher:
             del self._asked[leader]
         if self._closed:
             return
-        state = self.leaders.setdefault(leader, LeaderState())
         if isinstance(reply, FetchResponse) and not reply.error_code:
-            state.answered_at_ms = self.now_ms()
-            state.failures = 0
-            state.error = None
+            self.leaders[leader] = LeaderState(answered_at_ms=self.now_ms())
             self.metrics.fetches_answered += 1
             left_out = dict(flight.cursors)
             for topic in reply.responses:
@@ -302,15 +303,16 @@ class Fetcher:
             for asked in left_out.values():
                 self._on_left_out(leader, asked.cursor)
         else:
-            if isinstance(reply, Response):
-                error: MinibrokerError = broker_error(reply.error_code, message=reply.error_message)
-            else:
-                error = BrokerUnreachable(f"broker {leader}: {reply}", leader)
-            self._failed(leader, state, flight, error)
+            self._failed(leader, flight, reply)
         self._on_update()
         self._pump()
 
-    def _failed(self, leader: BrokerId, state: LeaderState, flight: FetchInFlight, error: MinibrokerError) -> None:
+    def _failed(self, leader: BrokerId, flight: FetchInFlight, reply: Response | RpcError) -> None:
+        if isinstance(reply, Response):
+            error: MinibrokerError = broker_error(reply.error_code, message=reply.error_message)
+        else:
+            error = BrokerUnreachable(f"broker {leader}: {reply}", leader)
+        state = self.leaders.setdefault(leader, LeaderState())
         state.failures += 1
         state.error = error
         self.metrics.fetches_failed += len(flight.cursors)

@@ -3,6 +3,7 @@
 What happens next, once the loss of the connection is reported, is tested in `test_ending_connections`.
 """
 
+import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,9 +12,14 @@ import pytest
 
 from minibroker.client.consumer.cursor import Cursor, OffsetReset
 from minibroker.client.consumer.fetcher import Fetcher
-from minibroker.client.errors import BrokerUnreachable
+from minibroker.client.errors import BrokerUnreachable, CallTimedOut
 from minibroker.client.producer.sender import Sender
+from minibroker.protocol.wire.messages import ListOffsetsRequest
+from minibroker.runtime import rpc
+from minibroker.runtime.ports import Runtime
 from minibroker.runtime.rpc import ConnectionClosed
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest, fill
 from tests.client.sandbox import LEADER, PARTITION, Sandbox
 
 
@@ -71,3 +77,29 @@ def test_a_fetch_that_was_not_sent_is_not_waited_for() -> None:
     )
     Fetcher._ask(cast(Any, fetcher), LEADER, [cursor])
     assert fetcher._asked == {}
+
+
+def test_a_fetch_for_which_too_many_calls_wait_is_sent_when_they_have_ended(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand calls of one consumer to one broker: the error ended the look at all leaders, and its timer."""
+    monkeypatch.setattr(rpc, "PENDING_MAX", 10)
+    fill(cluster, 1)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.position(T0)
+            consumer.pause(T0)
+            await asyncio.sleep(1)
+            cluster.intercept = lambda broker, request: isinstance(request.body, ListOffsetsRequest) or None
+            calls = [asyncio.create_task(consumer.end_offsets([T0], timeout_ms=2_000)) for _ in range(12)]
+            await asyncio.sleep(0.1)
+            consumer.assign([T0])  # drops what is buffered
+            consumer.resume(T0)
+            await asyncio.sleep(0.1)
+            assert "more than 10 requests wait" in str(consumer.connection_state(T0).error)
+            assert (await consumer.getone(timeout_ms=5_000)).offset == 0
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(outcome, CallTimedOut)
+
+    cluster.run(main)
