@@ -4,16 +4,26 @@ Owns: the resending to one registration of one broker. Leaves to others: what th
 of those that wait (`send_queue`), and the connection (`runtime/request_channel`).
 
 Theory (replication rules, section 9). A lost reply looks like a lost request, so the channel sends the request again;
-brokers accept it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened
-for: a broker that registers again gets a new channel, with the new broker epoch in every request, and all orders again.
+brokers accept it twice without harm. Nothing overtakes it. But an attempt that was given up may still arrive behind
+later requests, so each request has a number, and a broker refuses one that comes behind a later one. The channel ends
+only with the registration it was opened for: a broker that registers again gets a new channel, with the new broker
+epoch in every request, and all orders again.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from minibroker.controller.core.control_requests import ControllerIdentity, PartitionOrder, changes_a_log, to_requests
+from msgspec.structs import replace
+
+from minibroker.controller.core.control_requests import (
+    ControllerIdentity,
+    ControlRequest,
+    PartitionOrder,
+    changes_a_log,
+    to_requests,
+)
 from minibroker.controller.core.controller_state import RegisteredBroker
 from minibroker.controller.send_queue import OrderBatch, SendQueue
 from minibroker.protocol.wire.messages import LiveBroker, Request, Response
@@ -45,11 +55,14 @@ class BrokerChannel:
         broker: RegisteredBroker,
         address: tuple[str, int],
         *,
+        numbers: Iterator[int],
         may_send: Callable[[], bool],
         on_answer: OnAnswer,
         request_timeout_ms: int,
     ) -> None:
+        """`numbers` of requests rise over all channels of a controller epoch: a registration may get a second one."""
         self.broker = broker
+        self._numbers = numbers
         self._sender = sender
         self._may_send = may_send
         self._on_answer = on_answer
@@ -131,7 +144,8 @@ class BrokerChannel:
             self.is_asking_again = False
             sent += sum(len(topic.partition_states) for topic in request.topic_states)
 
-    async def _deliver(self, request: Request) -> None:
+    async def _deliver(self, request: ControlRequest) -> None:
+        request = replace(request, order_number=next(self._numbers))
         self.waits_for_answer, self.ticks = True, 0
         while True:
             if self._may_send():

@@ -6,6 +6,7 @@ an answer. Everything heard becomes an event. Leaves to others: when a channel i
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -78,6 +79,7 @@ class ControllerChannels:
         self._sender = ControllerIdentity(
             controller_id=state.settings.controller_id, controller_epoch=state.controller_epoch
         )
+        self._order_numbers = itertools.count(1)
         self._channels: dict[int, tuple[BrokerChannel, list[asyncio.Task[None]]]] = {}
         self._inquiries: dict[int, asyncio.Task[None]] = {}
         self.group: asyncio.TaskGroup | None = None
@@ -100,6 +102,7 @@ class ControllerChannels:
             self._sender,
             broker,
             address,
+            numbers=self._order_numbers,
             may_send=self._may_send,
             on_answer=self._on_answer,
             request_timeout_ms=self._settings.request_timeout_ms,

@@ -6,8 +6,9 @@ ZooKeeper, sockets and this broker's own replicas. This knowledge may be stale, 
 
 Theory: UpdateMetadata of one controller arrives in order, controllers are ordered by their epoch, and the broker epoch
 refuses a request made for an earlier incarnation of this broker (replication rules, section 7). A request that was
-resent after its connection broke may still be handled twice and late, so a partition additionally never goes back: not
-below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
+resent after its connection broke may still come twice and late. So requests are numbered, and one that comes behind a
+later one is refused: settings and the list of live brokers have no epoch of their own. A partition additionally never
+goes back: not below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
 """
 
 from collections.abc import Iterator, Set
@@ -31,6 +32,7 @@ from minibroker.protocol.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
+    StopReplicaRequest,
     UpdateMetadataRequest,
 )
 
@@ -92,6 +94,8 @@ class MetadataImage:
         """Whether this process has received an UpdateMetadata yet."""
         self.changes = 0
         """Requests that changed a partition, or the settings of a topic."""
+        self._order_number = 0
+        """The highest of an accepted request of this controller."""
         self._addressed_epoch: BrokerEpoch | None = None
         """This broker's own epoch when it last accepted a controller's request."""
         self._counters = counters if counters is not None else BrokerCounters()
@@ -163,19 +167,18 @@ class MetadataImage:
     # ---------------------------------------------------------------------------------------------- from the controller
     def admit(
         self,
-        controller_id: BrokerId,
-        controller_epoch: ControllerEpoch,
-        asked_broker_epoch: BrokerEpoch,
+        request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest,
         own_broker_epoch: BrokerEpoch | None,
     ) -> MetadataChange:
         """Whether a controller's request is accepted (I29); if so, adopts its epoch.
 
         A broker epoch above ours is possible: the controller saw our registration before its result reached us.
         """
-        if own_broker_epoch is None or asked_broker_epoch < own_broker_epoch:
+        controller_id, controller_epoch = request.controller_id, request.controller_epoch
+        if own_broker_epoch is None or request.broker_epoch < own_broker_epoch:
             return MetadataChange(
                 error_code=ErrorCode.STALE_BROKER_EPOCH,
-                error_message=f"broker {self.broker_id}: the request is for broker epoch {asked_broker_epoch},"
+                error_message=f"broker {self.broker_id}: the request is for broker epoch {request.broker_epoch},"
                 f" registered is {own_broker_epoch}",
             )
         if controller_epoch < self.controller_epoch:
@@ -184,14 +187,21 @@ class MetadataImage:
                 error_message=f"broker {self.broker_id}: controller {controller_id} has epoch {controller_epoch},"
                 f" controller {self.controller_id} has {self.controller_epoch}",
             )
-        self._addressed_epoch = own_broker_epoch
         changed = (controller_id, controller_epoch) != (self.controller_id, self.controller_epoch)
+        if not changed and 0 < request.order_number < self._order_number:
+            return MetadataChange(
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+                error_message=f"broker {self.broker_id}: controller {controller_id} gave up this request, number"
+                f" {request.order_number}, and has sent number {self._order_number} since",
+            )
+        self._order_number = request.order_number if changed else max(self._order_number, request.order_number)
+        self._addressed_epoch = own_broker_epoch
         self.controller_id, self.controller_epoch = controller_id, controller_epoch
         return MetadataChange(controller_changed=changed)
 
     def apply_update(self, request: UpdateMetadataRequest, own_broker_epoch: BrokerEpoch | None) -> MetadataChange:
         """Apply an UpdateMetadata: live brokers as a whole (none listed: unchanged), partitions one by one."""
-        admitted = self.admit(request.controller_id, request.controller_epoch, request.broker_epoch, own_broker_epoch)
+        admitted = self.admit(request, own_broker_epoch)
         if admitted.error_code != ErrorCode.NONE:
             return admitted
         self.has_been_updated = True
@@ -205,7 +215,7 @@ class MetadataImage:
         self, request: LeaderAndIsrRequest, own_broker_epoch: BrokerEpoch | None
     ) -> MetadataChange:
         """Apply a LeaderAndIsr, which may come before the UpdateMetadata with the same content."""
-        admitted = self.admit(request.controller_id, request.controller_epoch, request.broker_epoch, own_broker_epoch)
+        admitted = self.admit(request, own_broker_epoch)
         if admitted.error_code != ErrorCode.NONE:
             return admitted
         brokers_changed = self._add_brokers(request.live_brokers)

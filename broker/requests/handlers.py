@@ -321,9 +321,7 @@ class RequestHandlers:
         )
 
     def _stop_replica(self, request: IncomingRequest, body: m.StopReplicaRequest) -> m.Response:
-        change = self._image.admit(
-            body.controller_id, body.controller_epoch, body.broker_epoch, self._registration.broker_epoch
-        )
+        change = self._image.admit(body, self._registration.broker_epoch)
         if change.error_code:
             return _refused(change)
         self._after(change)

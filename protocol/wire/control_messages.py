@@ -87,6 +87,9 @@ class LeaderAndIsrRequest(Request, frozen=True, kw_only=True):
     broker_epoch: BrokerEpoch
     live_brokers: Annotated[list[LiveBroker], Meta(max_length=BROKERS_MAX)] = []
     topic_states: Annotated[list[LeaderAndIsrTopic], Meta(max_length=TOPICS_MAX)] = []
+    # about: ours: rises with each request of this controller epoch, and stays when it is sent again; one that comes
+    # behind a later one is refused; 0: not numbered
+    order_number: I64 = 0
 
 
 class PartitionError(Message, frozen=True, kw_only=True):
@@ -125,6 +128,7 @@ class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
     broker_epoch: BrokerEpoch
     live_brokers: Annotated[list[LiveBroker], Meta(max_length=BROKERS_MAX)] = []
     topic_states: Annotated[list[UpdateMetadataTopic], Meta(max_length=TOPICS_MAX)] = []
+    order_number: I64 = 0  # about: ours: as in LeaderAndIsr
 
 
 class TopicPartitions(Message, frozen=True, kw_only=True):
@@ -169,6 +173,7 @@ class StopReplicaRequest(Request, frozen=True, kw_only=True):
     controller_epoch: Epoch
     broker_epoch: BrokerEpoch
     topic_states: Annotated[list[StopReplicaTopic], Meta(max_length=TOPICS_MAX)] = []
+    order_number: I64 = 0  # about: ours: as in LeaderAndIsr
 
 
 class StopReplicaResponse(Response, frozen=True, kw_only=True):

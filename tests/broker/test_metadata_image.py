@@ -19,6 +19,7 @@ from minibroker.protocol.wire.messages import (
     LiveBroker,
     MetadataRequest,
     MetadataRequestTopic,
+    StopReplicaRequest,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
@@ -58,7 +59,12 @@ def topic(*states: Any, name: str = "lines", topic_id: str = "id-1", configs: di
 
 
 def update(
-    *topics: Any, brokers: Any = None, controller: int = 1, epoch: int = 1, broker_epoch: int = OWN_EPOCH
+    *topics: Any,
+    brokers: Any = None,
+    controller: int = 1,
+    epoch: int = 1,
+    broker_epoch: int = OWN_EPOCH,
+    number: int = 0,
 ) -> Any:
     return UpdateMetadataRequest(
         controller_id=controller,
@@ -66,6 +72,7 @@ def update(
         broker_epoch=broker_epoch,
         live_brokers=[live(1), live(2), live(3)] if brokers is None else brokers,
         topic_states=list(topics),
+        order_number=number,
     )
 
 
@@ -103,6 +110,26 @@ def test_request_for_this_or_a_newer_broker_epoch_is_accepted(asked: int) -> Non
     image = MetadataImage(1, "cluster")
     assert image.apply_update(update(broker_epoch=asked), 100).error_code == ErrorCode.NONE
     assert image.has_been_updated
+
+
+@pytest.mark.invariant("I29")
+def test_a_request_that_comes_behind_a_later_one_brings_neither_settings_nor_brokers_back() -> None:
+    """Its connection hung, and the next attempt got through. What arrived of the first one half a minute later took an
+    operator's min.insync.replicas=2 back to 1, until the topic's next metadata."""
+    image = MetadataImage(1, "cluster")
+    late = update(topic(state(), configs={"min.insync.replicas": "1"}), brokers=[live(1), live(2)], number=4)
+    image.apply_update(late, OWN_EPOCH)
+    assert image.apply_update(late, OWN_EPOCH).error_code == ErrorCode.NONE, "the next attempt has the same number"
+    image.apply_update(update(topic(state(), configs={"min.insync.replicas": "2"}), number=5), OWN_EPOCH)
+    common: dict[str, Any] = {"controller_id": 1, "controller_epoch": 1, "broker_epoch": OWN_EPOCH, "order_number": 4}
+    assert image.apply_update(late, OWN_EPOCH).error_code == ErrorCode.REQUEST_TIMED_OUT
+    order = LeaderAndIsrRequest(**common, live_brokers=[live(9)])
+    assert image.apply_leader_and_isr(order, OWN_EPOCH).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert image.admit(StopReplicaRequest(**common), OWN_EPOCH).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert image.topic_configs("lines") == {"min.insync.replicas": "2"}
+    assert image.live_broker_ids() == (1, 2, 3)
+    for another in (update(controller=2, number=1), update(epoch=2, number=1)):  # each counts anew
+        assert image.apply_update(another, OWN_EPOCH).error_code == ErrorCode.NONE
 
 
 def test_new_controller_is_reported() -> None:

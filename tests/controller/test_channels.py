@@ -40,6 +40,7 @@ from minibroker.protocol.wire.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from minibroker.protocol.znodes import broker_path
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.message_holds import responses
 from tests.controller import cluster as cluster_module
@@ -366,6 +367,37 @@ async def test_request_is_sent_again_until_it_is_answered(cluster: Cluster) -> N
     count = len(broker.leader_and_isr("lines", 0))
     await asyncio.sleep(1)
     assert len(broker.leader_and_isr("lines", 0)) == count
+
+
+def numbers_of(broker: FakeBroker) -> list[int]:
+    orders = (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest)
+    return [each.order_number for each in broker.requests if isinstance(each, orders)]
+
+
+@simulated
+async def test_requests_are_numbered_and_an_attempt_keeps_the_number(cluster: Cluster) -> None:
+    """A broker refuses a lower number, so a registration that is ignored for a moment must not be counted anew."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    broker = cluster.brokers[1]
+    broker.answers[LeaderAndIsrRequest] = LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.until(lambda: len(broker.leader_and_isr("lines", 0)) > 1)
+    assert numbers_of(broker)[-1] == numbers_of(broker)[-2] > 0
+    del broker.answers[LeaderAndIsrRequest]
+    await cluster.create(controller, "other", [[1, 2]])
+    path = broker_path(1)
+    registration, _ = await cluster.observer.get(path)
+    await cluster.observer.set(path, b"garbled")
+    await cluster.add_broker(3)
+    active = controller.service._active
+    assert active is not None
+    await cluster.until(lambda: active.state.brokers.keys() == {2, 3})
+    await cluster.observer.set(path, registration)
+    known = len(broker.requests)
+    await cluster.add_broker(4)
+    await cluster.until(lambda: len(broker.requests) > known)
+    assert numbers_of(broker) == sorted(numbers_of(broker))
 
 
 @simulated
