@@ -127,7 +127,8 @@ def change_to(
 
 
 def elect_preferred(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
-    """The first replica of the assignment leads, if it is usable and in sync; the ISR stays."""
+    """The first replica of the assignment leads, if it is usable and in sync; the ISR stays. A leader that does not
+    answer would go on leading: it is fenced first, or answers again."""
     assignment, before = state.assignment(partition), state.leaderships.get(partition)
     if before is None or not assignment or state.is_being_deleted(partition.topic):
         return None
@@ -138,7 +139,7 @@ def elect_preferred(state: ControllerState, partition: TopicPartition, reason: s
         and state.runs_as_recorded(before, preferred)
         and preferred in state.answering([preferred])
     )
-    if before.leader == preferred or not is_able:
+    if before.leader == preferred or not is_able or before.leader in state.unresponsive:
         return None
     members = [each for each in assignment if each in before.in_sync_replicas]
     return _change(state, partition, before, preferred, members, reason)

@@ -186,6 +186,15 @@ def test_preferred_leader_that_does_not_answer_does_not_take_over() -> None:
     assert elect_preferred(state, T0, "test") is None
 
 
+def test_a_leader_that_does_not_answer_does_not_give_way_to_the_preferred_one() -> None:
+    """It would not learn of it, and lead nothing for which it could be unregistered: it went on serving reads and
+    writes with acks=1 as long as the link from the controller was cut."""
+    state = cluster_state(1, 2, now=leadership(2, 1, 2))
+    assert elect_preferred(state, T0, "test") is not None
+    state.unresponsive = frozenset([2])
+    assert elect_preferred(state, T0, "test") is None
+
+
 # ------------------------------------------------------------------------------------------------------------ silence
 def test_leader_that_is_silent_for_too_long_is_unregistered() -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(2, 2, 3))
