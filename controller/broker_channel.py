@@ -20,12 +20,14 @@ from msgspec.structs import replace
 from minibroker.controller.core.control_requests import (
     ControllerIdentity,
     ControlRequest,
+    LeaderAndIsr,
     PartitionOrder,
     changes_a_log,
     to_requests,
 )
 from minibroker.controller.core.controller_state import RegisteredBroker
 from minibroker.controller.send_queue import OrderBatch, SendQueue
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
@@ -68,6 +70,8 @@ class BrokerChannel:
         self._on_answer = on_answer
         self._request_timeout_ms = request_timeout_ms
         self._queue = SendQueue()
+        self._unanswered: list[PartitionOrder] = []
+        """Those of the batch that is being sent."""
         self._filled = asyncio.Event()
         client_id = f"controller-{sender.controller_id}"
         dial = partial(
@@ -101,6 +105,11 @@ class BrokerChannel:
         """Whole pauses between checks in which an order has not been answered. The first check may come right after
         the order."""
         return self.ticks - 1 if self.waits_for_answer else 0
+
+    def untold(self) -> frozenset[TopicPartition]:
+        """Partitions whose last LeaderAndIsr the broker has not answered."""
+        waiting = [*self._unanswered, *self._queue.orders()]
+        return frozenset(each.partition for each in waiting if isinstance(each, LeaderAndIsr))
 
     def put(self, live_brokers: tuple[LiveBroker, ...], orders: Sequence[PartitionOrder]) -> None:
         """Queue orders of one kind."""
@@ -136,13 +145,15 @@ class BrokerChannel:
         for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
             if sent and changes_a_log(orders[sent]) and self._queue.holds_election():  # `sent`: something is, each time
                 self._queue.put_back(batch, orders[sent:])
-                return
+                break
+            self._unanswered = orders[sent:]
             await self._deliver(request)
             while self.asks_again:
                 self.is_asking_again, self.asks_again = True, False
                 await self._deliver(*to_requests(self._sender, self.broker.broker_epoch, (), ()))
             self.is_asking_again = False
             sent += sum(len(topic.partition_states) for topic in request.topic_states)
+        self._unanswered = []
 
     async def _deliver(self, request: ControlRequest) -> None:
         request = replace(request, order_number=next(self._numbers))

@@ -199,6 +199,8 @@ class BrokerSilent(ControllerEvent, frozen=True, kw_only=True):
     broker_epoch: BrokerEpoch
     seconds: float
     """Of this controller's own running time."""
+    untold: frozenset[TopicPartition] = frozenset()
+    """Partitions whose last LeaderAndIsr is among what it has not answered."""
 
 
 class LeaderCutOff(ControllerEvent, frozen=True, kw_only=True):

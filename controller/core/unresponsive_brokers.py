@@ -8,7 +8,8 @@ processes reach it. Otherwise a broker that refuses every connection would be un
 register again, and stay leader, and writes would stand still. So a registration counts in elections once it
 has answered an order, and as long as it answers. A leader that receives nothing for `answer_seconds_max` can neither
 learn a new epoch nor change its ISR. If another member can take over, its registration is removed first, like that of a
-failed broker (`failure_detection`). It registers again, and has to answer before it leads again.
+failed broker (`failure_detection`). It registers again, and has to answer before it leads again. So it is with one that
+was a leader until a rebalance and has not answered the order that says so: by all that it knows it leads on.
 
 A controller that most brokers do not answer doubts itself: it suspects no broker and resigns, for another controller
 may reach them. A leader that reports that it does not reach its controller is replaced in the same way.
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 
 from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.effects import ask_logs, report_waits, send_leader_and_isr, write_effects
-from minibroker.controller.core.election import elect_all
+from minibroker.controller.core.election import PartitionChange, elect_all
 from minibroker.controller.core.events import (
     BrokerAnswered,
     BrokerSilent,
@@ -102,7 +103,16 @@ def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[Contro
     ]
     if 2 * len(silent) > len(others):
         return [Resign(reason=f"brokers {silent} do not answer it for {event.seconds:.0f} s, most of those there are")]
-    return [*effects, *_replace(state, broker_id, f"does not answer for {event.seconds:g} s")]
+    return [*effects, *_replace(state, broker_id, f"does not answer for {event.seconds:g} s", event.untold)]
+
+
+def note_former_leader(state: ControllerState, change: PartitionChange) -> None:
+    """Only one that stays in sync goes on unless it is told: others were restarted, stop, or have reported that their
+    replica is offline."""
+    leader, before = change.after.leader, None if change.before is None else change.before.leader
+    if leader is not None and before not in (None, leader) and before in change.after.in_sync_replicas:
+        assert before is not None
+        state.former_leaders[change.partition] = before
 
 
 def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[ControllerEffect]:
@@ -113,9 +123,15 @@ def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[Contr
     return _replace(state, event.broker_id, f"has got no answer from this controller for {event.seconds:g} s")
 
 
-def _replace(state: ControllerState, broker_id: BrokerId, why: str) -> list[ControllerEffect]:
-    """Fence the broker, if other replicas can take over."""
-    led = [each for each in state.partitions_on({broker_id}) if _can_be_replaced(state, each, broker_id)]
+def _replace(
+    state: ControllerState, broker_id: BrokerId, why: str, untold: frozenset[TopicPartition] = frozenset()
+) -> list[ControllerEffect]:
+    """Fence the broker, if other replicas can take over, or have done so and it was not told."""
+    led = [
+        each
+        for each in state.partitions_on({broker_id})
+        if _can_be_replaced(state, each, broker_id) or (each in untold and state.former_leaders.get(each) == broker_id)
+    ]
     if not led:
         return []
     report = Report(event=UnresponsiveBrokerReplaced(broker=broker_id, reason=why, partitions=len(led)))

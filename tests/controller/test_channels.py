@@ -472,3 +472,28 @@ async def test_an_answer_that_came_meanwhile_ends_a_silence_that_waits_in_the_qu
     await writing
     await cluster.until(lambda: active._queue.empty())
     assert active.state.unresponsive == frozenset()
+
+
+@simulated
+async def test_what_a_broker_has_not_answered_is_named_until_it_answers(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    broker, active = cluster.brokers[1], controller.service._active
+    assert active is not None
+    await cluster.create(controller, "lines", [[1, 2], [1, 2]])
+    channel, a, b = active.channels._channels[1][0], *active.state.partitions_of("lines")
+    await channel.settled()
+    assert channel.untold() == frozenset()
+    broker.is_mute = True
+    brokers, both = live_brokers(active.state), leader_and_isr(active.state, [a, b])
+    channel.put(brokers, both[:1])
+    await cluster.until(lambda: channel.waits_for_answer)
+    channel.put(brokers, update_metadata(active.state, [a, b]))
+    assert channel.untold() == {a}
+    channel.put(brokers, both[1:])
+    assert channel.untold() == {a, b}
+    broker.is_mute = False
+    for connection in list(broker.server.connections.values()):
+        connection.abort_because("the test has the order sent again")
+    await channel.settled()
+    assert channel.untold() == frozenset()

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from minibroker.controller.core.control_requests import LeaderAndIsr, StopReplica, UpdateMetadata
-from minibroker.controller.core.controller_state import ControllerState, Deletion, RegisteredBroker, Topic
+from minibroker.controller.core.controller_state import ControllerState, Deletion, Leadership, RegisteredBroker, Topic
 from minibroker.controller.core.election import PartitionChange, elect, elect_preferred
 from minibroker.controller.core.events import (
     AnswersDue,
@@ -14,6 +14,7 @@ from minibroker.controller.core.events import (
     BrokerSilent,
     ControllerEffect,
     LeaderCutOff,
+    LeadershipsWritten,
     RegistrationsChanged,
     ReplicasFailed,
     Resign,
@@ -219,6 +220,39 @@ def test_a_silent_broker_is_not_elected() -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(1, 1, 2, 3))
     step(state, silent(2, 1.0))
     assert leaders(step(state, RegistrationsChanged(brokers={each: broker(each) for each in (2, 3, 4)}))) == [3]
+
+
+def moved_from(former: int, after: Leadership) -> ControllerState:
+    """Broker `former` led partition 0 until this write."""
+    state = cluster_state(1, 2, 3, 4, now=leadership(former, 2, 3))
+    change = PartitionChange(partition=T0, before=state.leaderships[T0], after=after, reason="test")
+    step(state, LeadershipsWritten(written=(change,)))
+    return state
+
+
+def silent_and_untold(state: ControllerState) -> list[ControllerEffect]:
+    event = BrokerSilent(broker_id=2, broker_epoch=state.brokers[2].broker_epoch, seconds=LONG, untold=frozenset([T0]))
+    return of(Unregister, step(state, event))
+
+
+def test_a_broker_that_was_not_told_that_it_leads_no_more_is_unregistered_for_its_silence() -> None:
+    """The link from the controller was cut just when a rebalance moved its only leadership away: it went on serving
+    reads and writes with acks=1 beside the new leader."""
+    told_of = leadership(3, 2, 3, epoch=6, version=8)
+    assert silent_and_untold(moved_from(2, told_of)) == [Unregister(broker_id=2, broker_epoch=20)]
+    assert of(Unregister, step(moved_from(2, told_of), silent(2, LONG))) == [], "it has answered that order"
+    assert silent_and_untold(moved_from(3, leadership(3, 2, 3, epoch=6, version=8))) == [], "another one led"
+    for left in (leadership(3, 3, epoch=6, version=8), leadership(None, 2, 3, epoch=6, version=8)):
+        assert silent_and_untold(moved_from(2, left)) == [], "it stops, or was started again"
+
+    state = moved_from(2, told_of)
+    step(state, RegistrationsChanged(brokers={**state.brokers, 2: broker(2, epoch=99)}))
+    step(state, BrokerAnswered(broker_id=2, broker_epoch=99))
+    assert silent_and_untold(state) == [], "no leadership outlives its registration"
+    state = moved_from(2, told_of)
+    state.forget_topic("lines")
+    state.topics, state.leaderships = moved_from(2, told_of).topics, {T0: told_of}
+    assert silent_and_untold(state) == [], "that was another topic of this name"
 
 
 @pytest.mark.parametrize(
