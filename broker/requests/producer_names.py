@@ -86,6 +86,7 @@ class ProducerNames:
             case Fenced(reason):
                 raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, reason)
             case GrantedBefore(identity):
+                self.epochs_given += 1  # by a write of unknown outcome, for all that is known here
                 return identity
             case NotNewest() as answer:
                 return answer

@@ -116,14 +116,18 @@ def test_a_start_is_told_which_identity_it_must_name() -> None:
 
 
 def test_a_start_finds_its_own_write_of_unknown_outcome() -> None:
+    """The epoch counts as given here (`noted_changes`): an older copy of ZooKeeper's data would give it again."""
+
     async def story(world: World) -> None:
         ids = await broker(world, 1)
         await identity(ids, "orders")
+        known = ids.changes
         world.zookeeper.lose_next_reply("broker-1")
         assert (await start(ids, "p", (0, 0))).error_code == ErrorCode.REQUEST_TIMED_OUT
         await pass_time(3)
         granted = await start(ids, "p", (0, 0))
         assert (granted.producer_id, granted.producer_epoch) == (0, 1)
+        assert ids.changes > known
 
     run(story)
 
