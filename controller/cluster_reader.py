@@ -4,8 +4,8 @@ Owns: what each znode means, retries while ZooKeeper cannot be reached, and the 
 parsed. Leaves to others: writing (`cluster_store`) and decisions.
 
 Theory. While ZooKeeper cannot be reached every call waits; the owner cancels it when the session is over. A znode that
-cannot be parsed is left out with an error in the log: one broken topic must not stop the cluster. A state written under
-a higher controller epoch than ours means that we were deposed, if /controller_epoch confirms it.
+cannot be parsed, or read, is left out with an error in the log: one broken topic must not stop the cluster. A state
+written under a higher controller epoch than ours means that we were deposed, if /controller_epoch confirms it.
 """
 
 import asyncio
@@ -45,6 +45,7 @@ from minibroker.runtime.ports import (
     CoordinationUnavailable,
     NodeExists,
     NoNode,
+    NotAuthorized,
     NotEmpty,
     SessionExpired,
     Stat,
@@ -230,7 +231,7 @@ class ClusterReader:
 
     async def _read_shard(self, of: tuple[BrokerId, int]) -> Mapping[str, PartitionWitness]:
         try:
-            content, _ = await self.patiently(lambda: self._coordination.get(witness_path(*of)))
+            content, _ = await self._get(witness_path(*of))
             return WitnessNode.decode(content).partitions
         except (NoNode, CorruptZnode):
             return {}
@@ -240,16 +241,16 @@ class ClusterReader:
         removed or damaged is reported, and records are kept until its settings are written again."""
         is_topic = path.startswith(f"{znodes.TOPIC_CONFIGS}/")
         unknown = SETTINGS_WHILE_UNKNOWN if is_topic else {}
+        stat = None
         try:
-            content, stat = await self.patiently(lambda: self._coordination.get(path))
+            content, stat = await self._get(path)
+            config = ConfigNode.decode(content).config
         except NoNode:
             if is_topic:
                 self._ignore(path, f"another tool removed it; {UNTIL_WRITTEN_AGAIN}")
             else:
                 self.ignored_nodes.remove(path)
             return dict(unknown), None
-        try:
-            config = ConfigNode.decode(content).config
         except ProtocolError as error:
             self._ignore(path, f"{error}; {UNTIL_WRITTEN_AGAIN}" if is_topic else error)
             return dict(unknown), stat
@@ -278,7 +279,7 @@ class ClusterReader:
     async def _read_broker(self, name: str) -> RegisteredBroker | None:
         path = f"{znodes.BROKER_IDS}/{name}"
         try:
-            content, stat = await self.patiently(lambda: self._coordination.get(path))
+            content, stat = await self._get(path)
             broker_id, registration = znodes.parse_id(name), BrokerRegistration.decode(content)
         except NoNode:
             self._on_broker_gone(name)
@@ -299,7 +300,7 @@ class ClusterReader:
     async def read_topic(self, name: str) -> Topic | None:
         path = znodes.topic_path(name)
         try:
-            content, _ = await self.patiently(lambda: self._coordination.get(path))
+            content, _ = await self._get(path)
             assignment = TopicAssignment.decode(content)
         except NoNode:
             return None
@@ -319,7 +320,7 @@ class ClusterReader:
         async def read(partition: TopicPartition) -> Leadership | None:
             path = znodes.partition_state_path(partition)
             try:
-                content, stat = await self.patiently(lambda: self._coordination.get(path))
+                content, stat = await self._get(path)
                 leadership = to_leadership(PartitionState.decode(content), stat.version)
             except NoNode:
                 return None
@@ -364,6 +365,18 @@ class ClusterReader:
             except CoordinationError as error:
                 logger.error("ZooKeeper refuses, asking again: %s", error)
                 await asyncio.sleep(REFUSED_SECONDS)
+
+    async def _get(self, path: str) -> tuple[bytes, Stat]:
+        """Raises NoNode, and CorruptZnode for a node that brokers may not read. Asked for until they may, it would hold
+        up everything else."""
+
+        async def ask() -> tuple[bytes, Stat]:
+            try:
+                return await self._coordination.get(path)
+            except NotAuthorized as error:
+                raise CorruptZnode("another tool gave brokers no right to read it") from error
+
+        return await self.patiently(ask)
 
     async def all(self, items: Sequence[A], ask: Callable[[A], Awaitable[T]]) -> list[T]:
         """Ask about each item, many at a time."""

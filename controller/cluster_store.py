@@ -250,7 +250,9 @@ class ClusterStore(ClusterReader):
                 return config
             except NoNode:
                 await self.create_missing(path.rpartition("/")[0])
-            except (BadVersion, NodeExists, WriteOutcomeUnknown):
+            except NodeExists:
+                await asyncio.sleep(RETRY_SECONDS)  # it may be one that brokers may not read
+            except (BadVersion, WriteOutcomeUnknown):
                 continue
 
     async def may_configure(self, broker_id: BrokerId) -> bool:

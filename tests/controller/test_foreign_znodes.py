@@ -26,6 +26,8 @@ from minibroker.protocol.wire.messages import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState
+from minibroker.runtime.ports import NotAuthorized, Stat, Watcher
+from minibroker.simulation.world.coordination import SimulatedCoordination
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_proposals import is_led
 
@@ -106,6 +108,45 @@ def test_an_unusable_znode_stops_no_failover(path: str, content: bytes, is_first
         await cluster.observer.delete(path)
         if not path.startswith("/admin"):
             await cluster.until(lambda: path not in controller.service.ignored_nodes())
+
+    story()
+
+
+UNREADABLE = {
+    "topic": znodes.topic_path("locked"),
+    "settings": znodes.topic_config_path("locked"),
+    "state": znodes.partition_state_path(TopicPartition("locked", 0)),
+    "broker": znodes.broker_path(7),
+}
+
+
+@pytest.mark.parametrize("path", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
+def test_a_znode_that_brokers_may_not_read_stops_no_failover(
+    path: str, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tool gave it an ACL of its own. The controller asked for it without end, and did nothing else."""
+    get = SimulatedCoordination.get
+
+    async def readable(self: SimulatedCoordination, asked: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        if asked == path:
+            raise NotAuthorized(asked)
+        return await get(self, asked, watcher)
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        monkeypatch.setattr(SimulatedCoordination, "get", readable)
+        controller = None if is_first else await cluster.controller()
+        if path.startswith(znodes.BROKER_IDS):
+            await plant(cluster, path, registration())
+        else:
+            await plant(cluster, znodes.topic_config_path("locked"), ConfigNode(config={}).encode())
+            await plant(cluster, znodes.partition_state_path(TopicPartition("locked", 0)), b"")
+            await cluster.observer.set(znodes.topic_path("locked"), assignment({"0": [2]}))
+        controller = controller or await cluster.controller()
+        await fails_over(cluster, controller)
+        await cluster.until(lambda: path in controller.service.ignored_nodes())
 
     story()
 
