@@ -104,10 +104,8 @@ class KafkaPeer:
         await self.wait_in_sync(START_TIMEOUT_S)
 
     async def _start_zookeeper(self) -> None:
-        directory = self.directory / "zookeeper"
-        directory.mkdir(exist_ok=True)
         configuration = self.directory / "zookeeper.cfg"
-        configuration.write_text(zookeeper_configuration(directory, self._zookeeper_port, TICK_MS))
+        configuration.write_text(zookeeper_configuration(self._zookeeper_port, TICK_MS))
         main = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
         self._spawn("zookeeper", [f"-Xmx{ZOOKEEPER_HEAP}"], main)
         deadline = time.monotonic() + START_TIMEOUT_S

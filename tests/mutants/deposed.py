@@ -83,7 +83,7 @@ BROKERS = (
         edits=(
             Edit(
                 "broker.membership.metadata_image",
-                "        if own_broker_epoch is None or asked_broker_epoch < own_broker_epoch:\n",
+                "        if own_broker_epoch is None or request.broker_epoch < own_broker_epoch:\n",
                 "        if own_broker_epoch is None:\n",
             ),
         ),

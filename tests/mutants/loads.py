@@ -61,8 +61,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "client.consumer.consumer",
-                "            self._cursor(partition).paused = True\n",
-                "            self._cursor(partition).paused = False\n",
+                "            cursor.paused = True\n",
+                "            cursor.paused = False\n",
             ),
         ),
         schedule=READ,
