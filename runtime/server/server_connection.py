@@ -89,6 +89,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.is_broker = True
         self._receiver.privileged = True
         self._server.confirm_broker(self)
+        self._server.unread_replies.discard(self)  # what it was sent as a client
         self._unread_allowed_bytes = BROKER_UNREAD_ALLOWED_BYTES
         if self._transport is not None and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=self._unread_allowed_bytes)

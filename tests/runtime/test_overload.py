@@ -425,6 +425,26 @@ async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
     assert not broker.closed
 
 
+
+@simulated
+async def test_what_a_broker_was_sent_before_it_proved_to_be_one_is_not_counted_either(scene: Scene) -> None:
+    """It was a client's connection when the challenge was sent, so it was on the list of those with unread replies. Its
+    next reply was records, on a slow link: they counted as a client's, and as such of a reader that had stood still for
+    ever, so the connection was closed, again after each new authentication."""
+    server = await scene.serve(ServerLimits(unread_replies_max_bytes=2 * MIB), answers_at_once=False)
+    broker = await scene.peer("broker")
+    challenge = await ask_fetch(scene, broker)
+    challenge.respond_frame([answer_of(KIB)])
+    await until(lambda: broker.answers)
+    request = await ask_fetch(scene, broker)
+    request.connection.mark_as_broker()
+    broker.stop_reading()
+    request.respond_frame([answer_of(5 * MIB)])
+    await asyncio.sleep(STUCK_READER_MS / 2000)
+    assert server.reply_room() == MIB
+    await asyncio.sleep(1)
+    assert not broker.closed
+
 # ------------------------------------------------------------------------------------------------------------- figures
 def test_a_light_request_fits_in_the_buffer_of_every_connection() -> None:
     from minibroker.protocol.wire.framing import INITIAL_BUFFER_BYTES
