@@ -336,6 +336,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whether the request may be handled now; else it waits for this connection's next turn, or for the heavy
         slot. The turn ends when no more than `turn_ends_at` is left of the iteration's allowance, if others wait."""
         if self._has_slot:  # it has had its wait, and a flood of light requests leaves nothing of any iteration
+            self._has_slot = False
             return True
         iteration = self._server.iteration
         if iteration.left <= 0 and iteration.handshakes_left > 0 and is_handshake(frame):
@@ -373,7 +374,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             refusal = f"malformed request: {error}"
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return
-        self._has_slot = False
         charge = None
         if not self.is_broker:
             charge = Charge()

@@ -5,6 +5,7 @@ import itertools
 import logging
 import re
 import struct
+from typing import Any
 
 import msgpack
 import pytest
@@ -303,6 +304,29 @@ async def test_a_buffer_full_of_requests_does_not_hold_up_others(scene: Scene) -
     handled = [after - before for before, after in itertools.pairwise([0, *totals])]
     assert max(handled) <= 1 + ITERATION_COST // REQUEST_LOOP_COST
     await until(lambda: len(greedy.answers) == 3_001)
+
+
+@simulated
+async def test_a_large_request_that_is_refused_does_not_let_those_behind_it_pass(scene: Scene) -> None:
+    """It had waited for the slot of large requests, and all refused ones behind it were handled in the same turn."""
+    server = await scene.serve()
+    greedy = await scene.peer("greedy")
+    totals: list[int] = []
+    greedy.send(*2 * [sized(60_000, 0, api_key=77)], *(packed(77, {}, number) for number in range(1, 3_001)))
+    await until(lambda: server.connections)
+    connection = scene.connection_of(greedy)
+    answered: list[object] = []
+    answer = connection.answer
+
+    def noted(pieces: Any) -> None:
+        answered.append(pieces)
+        answer(pieces)
+
+    connection.answer = noted  # type: ignore[method-assign]
+    server.after_requests = lambda: totals.append(len(answered))
+    await until(lambda: len(greedy.answers) == 3_002)
+    handled = [after - before for before, after in itertools.pairwise([0, *totals])]
+    assert max(handled) <= 1 + ITERATION_COST // REQUEST_LOOP_COST
 
 
 @simulated
