@@ -100,15 +100,17 @@ class OffsetsByTime:
     async def answer(self, body: ListOffsetsRequest) -> ListOffsetsResponse:
         """Like `answer_list_offsets`."""
         manager, limit = self._manager, _producers_bytes_max(body)
-        give_up_at = asyncio.get_running_loop().time() + LOOKUPS_SECONDS_MAX
+        now = asyncio.get_running_loop().time
+        give_up_at = now() + LOOKUPS_SECONDS_MAX
         topics = []
         for topic in body.topics:
             answers = []
             for asked in topic.partitions:
                 if asked.is_by_time:
-                    async with self._turn:
-                        await asyncio.sleep(0)
-                    if asyncio.get_running_loop().time() > give_up_at:
+                    if now() <= give_up_at:
+                        async with self._turn:
+                            await asyncio.sleep(0)
+                    if now() > give_up_at:
                         answers.append(_too_late(asked))
                         continue
                 manager.check_fence()

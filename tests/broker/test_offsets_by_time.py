@@ -91,6 +91,13 @@ async def test_a_request_that_took_too_long_is_refused_for_the_rest(monkeypatch:
     assert lookups.done == [("a", 0)]
 
 
+async def test_what_is_refused_because_it_took_too_long_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred requests of ten thousand each took turns for minutes after their clients had given up."""
+    lookups = Lookups(monkeypatch)
+    monkeypatch.setattr(offset_requests, "LOOKUPS_SECONDS_MAX", -1.0)
+    assert await turns_during(asyncio.ensure_future(lookups.answer("a", *[1_000] * 50))) <= 3
+
+
 def test_so_many_requests_with_look_ups_are_under_way_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(client: ClusterClient) -> None:
         async def never(lookups: OffsetsByTime, body: ListOffsetsRequest) -> None:
