@@ -46,6 +46,8 @@ are accepted by their CRC and count, and a consumer that cannot decode one repor
 DECODED_BYTES_MAX = 1_048_588
 """The same for bytes: one record with five million headers took 400 MB and two seconds. It is the default of
 `max.message.bytes`."""
+ANSWERED_KEPT_MAX = 1_000
+"""Answered requests whose deadlines may be kept behind that of one that waits, besides as many as wait."""
 _NO_RECORDS = bytearray()
 _NO_BATCHES = ProduceRequest()
 
@@ -170,6 +172,8 @@ class ProduceHandler:
         self._is_known = is_known
         self._now_ms = now_ms
         self._deadlines: list[tuple[int, int, PendingProduce]] = []
+        self._deadlines_max = ANSWERED_KEPT_MAX
+        """At so many, those of answered requests are dropped."""
         self._sequence = 0
         self.counters = counters
 
@@ -190,6 +194,14 @@ class ProduceHandler:
             timeout_ms = max(0, min(body.timeout_ms, TIMEOUT_MS_MAX))
             self._sequence += 1
             heapq.heappush(self._deadlines, (self._now_ms() + timeout_ms, self._sequence, pending))
+            if len(self._deadlines) > self._deadlines_max:
+                self._drop_answered()
+
+    def _drop_answered(self) -> None:
+        """Those in front are dropped in any case (`expire`), unless one waits before them."""
+        self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+        heapq.heapify(self._deadlines)
+        self._deadlines_max = 2 * len(self._deadlines) + ANSWERED_KEPT_MAX
 
     def _handle_items(self, items: list[ProduceItem], acks: int) -> None:
         """In order; consecutive batches of a partition that continue one another are checked and written together."""

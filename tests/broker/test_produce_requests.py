@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.monitoring.metrics import BrokerCounters
-from minibroker.broker.requests.produce import DECODED_BYTES_MAX, DECODED_RECORDS_MAX, ProduceHandler
+from minibroker.broker.requests.produce import ANSWERED_KEPT_MAX, DECODED_BYTES_MAX, DECODED_RECORDS_MAX, ProduceHandler
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.protocol.wire import messages as m
@@ -238,6 +238,22 @@ def test_the_deadline_of_an_answered_request_is_dropped_before_it_is_due() -> No
         handler.handle(cast(Any, request), produce_request(batch(b"value"), timeout_ms=30_000))
     for item in handled:
         item.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    handler.expire()
+    assert handler._deadlines == []
+
+
+def test_a_request_that_waits_does_not_keep_all_later_ones_that_were_answered() -> None:
+    """Its follower may stand still for as long as its client waits, and other partitions take thousands a second."""
+    handled: list[Any] = []
+    handler = handler_of(lambda event: handled.extend(event.tokens), lambda: 1_000)
+    for number in range(5_000):
+        request = SimpleNamespace(respond=lambda _: None)
+        handler.handle(cast(Any, request), produce_request(batch(b"value"), timeout_ms=30_000 + number))
+        if number:
+            handled.pop().refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        handler.expire()
+    assert len(handler._deadlines) <= ANSWERED_KEPT_MAX + 1
+    handled.pop().refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     handler.expire()
     assert handler._deadlines == []
 
