@@ -62,9 +62,11 @@ class ReadBudget:
 class ConsumerFetchResult:
     """What can be sent to a consumer now."""
 
-    __slots__ = ("is_urgent", "size_bytes", "topics")
+    __slots__ = ("budget", "is_urgent", "size_bytes", "topics")
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int) -> None:
+        """`budget`: the most bytes of records that it may hold."""
+        self.budget = budget
         self.topics: list[tuple[str, list[FetchedRecords]]] = []
         self.size_bytes = 0
         self.is_urgent = False
@@ -76,7 +78,8 @@ class ConsumerFetchResult:
         self.is_urgent = self.is_urgent or bool(response.error_code) or response.diverging_epoch is not None
 
     def is_enough_for(self, delayed: DelayedFetch) -> bool:
-        return self.is_urgent or self.size_bytes >= max(1, delayed.min_bytes)
+        """Half of its limit is, too: the next batch may not fit into the rest, and by waiting it grows no more."""
+        return self.is_urgent or self.size_bytes >= max(1, min(delayed.min_bytes, self.budget // 2))
 
 
 class FetchHandler:
@@ -197,7 +200,7 @@ class FetchHandler:
         """Read every listed partition."""
         body = delayed.body
         budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._read_budget.room)
-        found = ConsumerFetchResult()
+        found = ConsumerFetchResult(budget)
         for topic in body.topics:
             answers: list[FetchedRecords] = []
             for fetch in topic.partitions:

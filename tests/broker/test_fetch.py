@@ -163,6 +163,21 @@ async def test_only_fetches_of_few_partitions_wait_for_min_bytes(bench: Bench) -
     await bench.nothing_waits()
 
 
+@pytest.mark.parametrize("max_bytes", [3_000, 2**30])
+def test_a_fetch_does_not_wait_for_more_than_an_answer_may_hold(max_bytes: int) -> None:
+    """It waited for its whole time before each answer, whatever there was to read: the limit of the request, or of what
+    one client may leave unread, was below its min_bytes."""
+
+    async def case(bench: Bench) -> None:
+        await bench.produce(6, size=1_000 if max_bytes < 2**20 else 900_000)
+        peer = await bench.peer()
+        peer.ask(fetch(bench, min_bytes=5_000_000, max_wait_ms=20_000, max_bytes=max_bytes), 1)
+        await bench.answer(peer, 1, 0.5)
+        await bench.nothing_waits()
+
+    on_a_broker(case)()
+
+
 @on_a_broker
 async def test_waiting_fetches_of_a_lost_connection_are_dropped(bench: Bench) -> None:
     peers = [await bench.peer() for _ in range(3)]

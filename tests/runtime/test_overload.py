@@ -425,7 +425,6 @@ async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
     assert not broker.closed
 
 
-
 @simulated
 async def test_what_a_broker_was_sent_before_it_proved_to_be_one_is_not_counted_either(scene: Scene) -> None:
     """It was a client's connection when the challenge was sent, so it was on the list of those with unread replies. Its
@@ -444,6 +443,7 @@ async def test_what_a_broker_was_sent_before_it_proved_to_be_one_is_not_counted_
     assert server.reply_room() == MIB
     await asyncio.sleep(1)
     assert not broker.closed
+
 
 # ------------------------------------------------------------------------------------------------------------- figures
 def test_a_light_request_fits_in_the_buffer_of_every_connection() -> None:
