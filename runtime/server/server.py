@@ -155,7 +155,9 @@ class RpcServer:
 
     def _end_probation(self, now: float) -> None:
         for connection in tuple(self._on_probation):
-            if (now - connection.opened_at) * 1000 >= PROBATION_MS:
+            if len(self.connections) - len(self._on_probation) < self.limits.connections_max:
+                del self._on_probation[connection]  # another place is free by now
+            elif (now - connection.opened_at) * 1000 >= PROBATION_MS:
                 connection.abort_because("all places are taken, and it is not a broker", logging.INFO)
 
     def forget(self, connection: ServerConnection) -> None:

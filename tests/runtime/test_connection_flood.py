@@ -83,3 +83,21 @@ async def test_a_broker_gets_a_place_where_all_are_busy(scene: Scene) -> None:
 
 async def is_asked(scene: Scene, peer: Peer) -> None:
     (await ask_fetch(scene, peer)).respond(ApiVersionsResponse())
+
+
+@simulated
+async def test_a_client_in_a_place_for_brokers_stays_if_another_place_is_free_by_then(scene: Scene) -> None:
+    """It was closed after two seconds because all places were taken, though half of them were not any more."""
+    server = await scene.serve(ServerLimits(connections_max=3, broker_places=2), answers_at_once=False)
+    busy = [await scene.peer(f"busy-{n}") for n in range(3)]
+    for peer in busy:
+        await ask_fetch(scene, peer)
+    first, second = await scene.peer("first"), await scene.peer("second")
+    for peer in (first, second):
+        await ask_fetch(scene, peer)
+    busy[0].transport.abort()
+    await until(lambda: len(server.connections) == 4)
+    await until(lambda: second.closed, 10)
+    await asyncio.sleep(10)
+    assert not first.closed
+    assert len(server.connections) == 3
