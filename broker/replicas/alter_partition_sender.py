@@ -128,7 +128,8 @@ class AlterPartitionSender:
         if broker_epoch is None:  # a controller accepts no proposal of an unregistered broker
             self._lost(proposals)
             return
-        if self._controller_address() != self._last_dialled:
+        controller = self._controller_address()
+        if controller != self._last_dialled:
             self._channel.hang_up()
         request = _request(self._broker_id, broker_epoch, proposals)
         self._asked_ms = self._now_ms()
@@ -140,7 +141,8 @@ class AlterPartitionSender:
             self._lost(proposals)
             return
         except RequestFailed as error:
-            self._note_silence(broker_epoch, self._asked_ms)
+            if controller == self._controller_address():  # else there is another one, to which no request has failed
+                self._note_silence(broker_epoch, self._asked_ms)
             self._log_failure(f"got no answer: {error}")
             self._lost(proposals)
             return

@@ -18,7 +18,7 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.request_channel import RequestFailed, RequestRefused
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import ConnectionClosed, RpcConnection
 from minibroker.simulation.world.message_holds import requests
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
@@ -283,3 +283,43 @@ def test_brokers_that_come_and_go_do_not_end_the_silence_of_a_controller_that_wa
     failing.address = (3, "another", 9092)
     failing.sender.controller_changed()
     assert failing.unreachable_ms_at(400) == 0, "the failures of the former one do not count"
+
+
+async def test_a_request_that_a_change_of_controller_ends_does_not_count_against_the_new_one() -> None:
+    """The first request to it waits for its answer, perhaps until it has taken over, and none to it has failed."""
+    failing = FailingSender()
+    asked: list[asyncio.Future[AlterPartitionResponse]] = []
+
+    class Silent(Line):
+        async def request(self, *_: object) -> AlterPartitionResponse:
+            asked.append(asyncio.get_running_loop().create_future())
+            return await asked[-1]
+
+        def abort(self) -> None:
+            if not asked[-1].done():
+                asked[-1].set_exception(ConnectionClosed("closed"))
+
+    class Dials:
+        async def connect(self, _: int, address: tuple[str, int], **__: object) -> Silent:
+            return Silent(address)
+
+    sender = failing.sender
+    sender._dialer = cast(BrokerDialer, Dials())
+    sending = asyncio.create_task(sender._send([]))
+    await turns()
+    failing.now_ms = 300
+    failing.address = (3, "another", 9092)
+    sender.controller_changed()
+    await sending
+    failing.now_ms = 350
+    sending = asyncio.create_task(sender._send([]))
+    await turns()
+    assert failing.unreachable_ms_at(8_000) == 0
+    sender._channel.hang_up()
+    await sending
+    assert failing.unreachable_ms_at(8_500) == 500
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
