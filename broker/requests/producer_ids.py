@@ -33,6 +33,8 @@ BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = 2**63 - 1
 ATTEMPTS_MAX = 20
 """Each of the brokers that take a block at the same moment makes another one fail at most once."""
+ANSWER_SECONDS_MAX = 30.0
+"""A client's default timeout. Each attempt may wait for ZooKeeper as long as a session lasts."""
 
 log = logging.getLogger("minibroker.producer_ids")
 
@@ -71,7 +73,15 @@ class ProducerIds:
 
     async def answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """A new id, or for a request with a producer id its next epoch (KIP-360). For a name (`transactional_id`) its
-        next epoch in both cases."""
+        next epoch in both cases. What an attempt without an answer has taken is lost, as if its answer had been."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._answer(request)
+        except TimeoutError:
+            text = f"broker {self._broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper"
+            return _refused(ErrorCode.REQUEST_TIMED_OUT, text)
+
+    async def _answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return _refused(ErrorCode.INVALID_REQUEST, "give producer_id and producer_epoch together, or neither")
         if request.transactional_id is not None:

@@ -1,13 +1,15 @@
 """Producer ids: never the same twice, whatever ZooKeeper does."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.requests.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
+from minibroker.broker.requests.producer_ids import ANSWER_SECONDS_MAX, BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import InitProducerIdRequest
 from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
+from minibroker.runtime.ports import Coordination, WriteOutcomeUnknown
 from tests.broker.virtual_zookeeper import World, pass_time, run
 
 
@@ -140,5 +142,35 @@ def test_without_zookeeper_the_producer_gets_a_retriable_error() -> None:
         answer = await ids.answer(InitProducerIdRequest())
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "ZooKeeper" in (answer.error_message or "")
+
+    run(story)
+
+
+class StuckWrites:
+    """ZooKeeper answers reads, and its writes wait for a disk or a quorum."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coordination, name)
+
+    async def create(self, *_: object, **__: object) -> None:
+        await asyncio.sleep(6)
+        raise WriteOutcomeUnknown("no answer")
+
+
+@pytest.mark.parametrize("name", [None, "n"])
+def test_no_producer_waits_longer_than_its_client_while_writes_to_zookeeper_are_stuck(name: str | None) -> None:
+    """Each of them made twenty attempts, one after the other, so two hundred requests, all that may be under way, took
+    the places of other administrative requests for hours."""
+
+    async def story(world: World) -> None:
+        coordination = StuckWrites(await world.connect(world.process("broker-1")))
+        ids = ProducerIds(cast(Coordination, coordination), 1, world.clock)
+        began = world.loop.time()
+        answers = await asyncio.gather(*(ids.answer(InitProducerIdRequest(transactional_id=name)) for _ in range(50)))
+        assert {answer.error_code for answer in answers} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert world.loop.time() - began <= ANSWER_SECONDS_MAX
 
     run(story)
