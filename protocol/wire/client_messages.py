@@ -63,7 +63,7 @@ class ProducePartitionResponse(Message, frozen=True, kw_only=True):
     log_start_offset: I64 = -1
     error_message: Text | None = None
     current_leader: CurrentLeader | None = None
-    leader_epoch: I32 = -1  # about: ours: the epoch the batch was stamped with
+    leader_epoch: I32 = -1  # about: ours: the leader's at its answer; a duplicate may be of an earlier one
 
 
 class ProduceTopicResponse(Message, frozen=True, kw_only=True):
