@@ -29,8 +29,9 @@ def describe_replicas(
 ) -> DescribeReplicaStateResponse:
     """All local replicas, or those of the named topics."""
     topics: dict[str, list[ReplicaStateDescription]] = {}
+    named = None if body.topics is None else set(body.topics)
     for topic_partition in sorted(manager.partitions):
-        if body.topics is None or topic_partition.topic in body.topics:
+        if named is None or topic_partition.topic in named:
             described = _describe(manager, manager.partitions[topic_partition])
             topics.setdefault(topic_partition.topic, []).append(described)
     health = manager.log_directory.health

@@ -25,6 +25,22 @@ async def test_a_replica_that_had_no_order_yet_names_no_leader_and_no_epoch(c: S
     assert (described.assignment, described.in_sync_replicas, described.remotes) == ([], [], [])
 
 
+@simulated(brokers=1)
+async def test_the_named_topics_are_not_searched_for_each_replica(c: SimulatedHarness) -> None:
+    """Ten thousand names for each of five thousand replicas took half a second of the loop."""
+
+    class Names(list[str]):
+        def __contains__(self, _: object) -> bool:
+            raise AssertionError("a list is searched from its start")
+
+    await c.create_topic("lines")
+    await c.create_topic("words")
+    broker = c.simulation.brokers[1]
+    asked = DescribeReplicaStateRequest(topics=Names(["words", "others"]))
+    answer = describe_replicas(broker.manager, broker.registration, broker.image, asked)
+    assert [each.topic for each in answer.topics] == ["words"]
+
+
 @pytest.mark.parametrize(("caught_up_ms", "ago_ms"), [(NEVER_MS, -1), (0, 5_000), (2_000, 3_000), (5_000, 0)])
 def test_it_is_told_how_long_ago_a_follower_was_last_known_to_be_caught_up(caught_up_ms: int, ago_ms: int) -> None:
     state = ReplicaState(config=ReplicationConfig(broker_id=1), log_end_offset=9)
