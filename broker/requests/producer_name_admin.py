@@ -8,6 +8,7 @@ keeps its epoch, and is refused its next one. The next start under the name gets
 
 import asyncio
 
+from minibroker.broker.requests.producer_ids import ANSWER_SECONDS_MAX
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId
 from minibroker.protocol.wire.message_types import NAME_MAX_LENGTH, PRODUCER_NAMES_MAX, clipped
@@ -37,6 +38,14 @@ class ProducerNameAdmin:
 
     async def list_names(self, request: ListProducerNamesRequest) -> ListProducerNamesResponse:
         """Those that ask while a list is read share the next one."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._list()
+        except TimeoutError:
+            text = f"broker {self._broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper"
+            return ListProducerNamesResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+
+    async def _list(self) -> ListProducerNamesResponse:
         begun_before = self._lists_begun
         async with self._reading:
             if self._newest_list[0] <= begun_before:
@@ -67,12 +76,22 @@ class ProducerNameAdmin:
         return [name for name in names if len(name) <= NAME_MAX_LENGTH]
 
     async def delete_names(self, request: DeleteProducerNamesRequest) -> DeleteProducerNamesResponse:
+        now = asyncio.get_running_loop().time
+        give_up_at = now() + ANSWER_SECONDS_MAX
         try:
             known = set(await self._names())
         except CoordinationError as error:
             text = f"broker {self._broker_id} cannot read the names of producers now: {error}"
             return DeleteProducerNamesResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
-        return DeleteProducerNamesResponse(responses=[await self._delete(name, known) for name in request.names])
+        late = f"not tried: broker {self._broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper before"
+        return DeleteProducerNamesResponse(
+            responses=[
+                _refused(name, ErrorCode.REQUEST_TIMED_OUT, late)
+                if now() >= give_up_at
+                else await self._delete(name, known)
+                for name in request.names
+            ]
+        )
 
     async def _delete(self, name: str, known: set[str]) -> DeletedProducerName:
         unknown = _refused(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no producer has the name {name!r}")

@@ -1,8 +1,9 @@
 """Listing and deleting the names of producers, those whose nodes cannot be read included."""
 
 import asyncio
+from typing import Any, cast
 
-from minibroker.broker.requests.producer_ids import ProducerIds
+from minibroker.broker.requests.producer_ids import ANSWER_SECONDS_MAX, ProducerIds
 from minibroker.broker.requests.producer_name_admin import ProducerNameAdmin
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
@@ -13,6 +14,7 @@ from minibroker.protocol.wire.messages import (
     ListProducerNamesResponse,
 )
 from minibroker.protocol.znodes import PRODUCER_NAMES, ProducerNameNode, producer_name_path
+from minibroker.runtime.ports import Coordination
 from minibroker.simulation.world.zookeeper_links import ZooKeeperRequest
 from tests.broker.virtual_zookeeper import World, run
 
@@ -155,5 +157,43 @@ def test_a_living_process_of_a_deleted_name_gets_no_other_epoch() -> None:
         assert "'orders' was forgotten" in (refused.error_message or "")
         later = await ask()
         assert (later.producer_id, later.producer_epoch) == (living.producer_id + 1, 0)
+
+    run(story)
+
+
+class Slow:
+    """ZooKeeper needs a second for each answer."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    def __getattr__(self, name: str) -> Any:
+        async def asked(*arguments: Any) -> Any:
+            await asyncio.sleep(1)
+            return await getattr(self._coordination, name)(*arguments)
+
+        return asked
+
+
+def test_neither_waits_longer_than_its_client_for_a_slow_zookeeper() -> None:
+    """Each takes one of the few places for administrative requests until then. What is not tried says so."""
+
+    async def story(world: World) -> None:
+        names = [f"name-{number}" for number in range(100)]
+        for name in names:
+            await note(world, name)
+        slow = Slow(await world.connect(world.process("broker-1")))
+        answering = ProducerNameAdmin(cast(Coordination, slow), 1)
+        began = world.loop.time()
+        answers = await asyncio.gather(*(answering.list_names(ListProducerNamesRequest()) for _ in range(3)))
+        assert {answer.error_code for answer in answers} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert world.loop.time() - began < ANSWER_SECONDS_MAX + 1
+        began = world.loop.time()
+        deleted = (await answering.delete_names(DeleteProducerNamesRequest(names=names))).responses
+        assert world.loop.time() - began <= ANSWER_SECONDS_MAX + 2
+        assert [each.name for each in deleted] == names
+        left = [each.name for each in deleted if each.error_code == ErrorCode.REQUEST_TIMED_OUT]
+        assert 0 < len(left) < 100
+        assert await listed(await admin(world)) == sorted(left)
 
     run(story)
