@@ -63,9 +63,11 @@ def out_of_sync(cluster: SimulatedCluster, options: RunOptions, reference: Refer
 
 
 async def take_records(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
-    """I37: each partition acknowledges a new record soon."""
+    """I37: each partition acknowledges a new record soon. One that needs all its replicas waits for a broker that a
+    slow disk still holds."""
+    answer_ms = ANSWER_MS + 1_000 * math.ceil(cluster.held_seconds())
     async with Producer(
-        bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=ANSWER_MS, runtime=cluster.client_runtime()
+        bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=answer_ms, runtime=cluster.client_runtime()
     ) as producer:
         for partition in workload.partitions:
             value = f"last-{partition}".encode()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.ports import FileMissing
@@ -15,7 +16,7 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.faults.faults import Faults
-from minibroker.simulation.swarm.final_checks import FULL_ISR_SECONDS, converge
+from minibroker.simulation.swarm.final_checks import ANSWER_MS, FULL_ISR_SECONDS, converge, take_records
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import draw_options
@@ -226,6 +227,23 @@ def test_a_broker_that_a_slow_disk_holds_converges_later() -> None:
         loop.call_soon(loop.charge, FULL_ISR_SECONDS + SESSION_SECONDS + 1.0, context=held.context)
         assert await injector.wait(lambda: not injector.is_in_every_isr(2), 2 * SESSION_SECONDS)
         await converge(cluster, injector.options, injector.reference, history)
+        assert history.findings == []
+
+    under_faults(case)
+
+
+def test_a_broker_that_a_slow_disk_holds_takes_records_later() -> None:
+    """It is in the ISR still when the call begins, and a partition that needs all its replicas waits for it."""
+
+    async def case(injector: FaultInjector) -> None:
+        cluster, history = injector.cluster, History()
+        assert await injector.wait(lambda: injector.is_in_every_isr(2), SESSION_SECONDS)
+        async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+            await admin.alter_configs({"min.insync.replicas": "3"}, topic=PARTITION.topic)
+        loop, held = injector.world.loop, injector.world.process("broker-2")
+        loop.call_soon(loop.charge, ANSWER_MS / 1000 + SESSION_SECONDS, context=held.context)
+        await injector.wait(lambda: cluster.held_seconds() > 0, SESSION_SECONDS)
+        await take_records(cluster, injector.workload, history)
         assert history.findings == []
 
     under_faults(case)
