@@ -47,7 +47,8 @@ class RetentionChecker(Checker):
         """Brokers whose disk was faulty: older files may have come back."""
         self._skews: dict[int, int] = {}
         self._set_back: dict[int, tuple[int, float]] = {}
-        """Of clocks that were set back: the highest skew before, in milliseconds, and when the last time."""
+        """Of clocks that were set back: the highest skew before, in milliseconds, and when the last time; time in which
+        the broker stood still does not count."""
 
     def sample(self) -> None:
         self._unreliable |= self._reference.faulty
@@ -56,7 +57,16 @@ class RetentionChecker(Checker):
             if skew_ms < self._skews.get(broker_id, skew_ms):
                 highest_ms = max(self._skews[broker_id], self._skew_before(broker_id, skew_ms))
                 self._set_back[broker_id] = (highest_ms, self._cluster.world.loop.elapsed)
+            elif self._stands_still(broker_id):
+                highest_ms = self._skew_before(broker_id, skew_ms)
+                self._set_back[broker_id] = (highest_ms, self._cluster.world.loop.elapsed)
             self._skews[broker_id] = skew_ms
+
+    def _stands_still(self, broker_id: int) -> bool:
+        """Whether a start that it has decided cannot be recorded now: its disk hangs, or its process is held."""
+        machine = self._cluster.world.machine(f"broker-{broker_id}")
+        process = machine.process
+        return process is not None and process.alive and (machine.storage.hangs_for > 0 or not process.runs)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         host = _acting_host()

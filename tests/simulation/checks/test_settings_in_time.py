@@ -111,6 +111,28 @@ def test_a_start_may_be_older_than_the_clock_that_was_set_back_meanwhile(
     assert case.delete_to(1, at_ms=HOUR_MS) == found
 
 
+@pytest.mark.invariant("I43")
+@pytest.mark.parametrize(("is_held", "found"), [(True, []), (False, ["I43"])])
+def test_a_hanging_disk_keeps_a_start_that_was_decided_by_the_clock_before(
+    is_held: bool, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the start waits for as long as the disk hangs, 4 s, and then the broker deletes."""
+    case = Case({"log.retention.ms": "1000", "request.timeout.ms": "1000"})
+    case.write(0, 2 * HOUR_MS)
+    case.write(1, 2 * HOUR_MS)
+    machine, loop, bound = case.cluster.world.machine("broker-1"), case.cluster.world.loop, case.settings.bound_seconds
+    machine.clock_skew_ms += 2000
+    case.checker.sample()
+    machine.clock_skew_ms = HOUR_MS
+    if is_held:
+        machine.storage.hang(4.0)
+    for seconds in (0.1, bound - 0.1):
+        monkeypatch.setattr(loop, "elapsed", seconds)
+        case.checker.sample()
+    monkeypatch.setattr(loop, "elapsed", bound + 0.5)
+    assert case.delete_to(1, at_ms=HOUR_MS) == found
+
+
 @pytest.mark.invariant("I45")
 @pytest.mark.parametrize("is_asked_before", [False, True])
 def test_a_broker_may_use_a_value_until_it_must_have_heard_of_the_next(
