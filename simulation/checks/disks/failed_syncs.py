@@ -21,7 +21,8 @@ from minibroker.simulation.world.storage import SimulatedStorage
 
 SYNCS = ("sync", "sync_directory")
 NOTICED_SECONDS = 0.25
-"""Syncs run in the background, several at once: the event loop notices a failure when all of them are done."""
+"""Syncs run in the background, several at once: the event loop notices a failure when all of them are done. Only time
+in which the process runs counts: what stands in its loop before that may be calls to a slow disk."""
 
 
 class FailedSyncChecker(Checker):
@@ -31,7 +32,7 @@ class FailedSyncChecker(Checker):
         self._cluster = cluster
         self._reference = reference
         self._failed: dict[Process, tuple[str, float]] = {}
-        """Path of the file, and time of the failure."""
+        """Path of the file, and time of the failure, or when its process last stood still."""
         self._had_errors: set[Process] = set()
         """Processes that have met any disk error."""
 
@@ -53,11 +54,14 @@ class FailedSyncChecker(Checker):
         path, when = self._failed[process]
         if self._cluster.world.loop.elapsed - when < NOTICED_SECONDS:
             return
-        facts = (f"a sync of {path} failed at {when:.3f}", f"then {batches[0].base_offset} was appended")
+        facts = (f"a sync of {path} failed by {when:.3f}", f"then {batches[0].base_offset} was appended")
         self._reference.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
 
     def sample(self) -> None:
         """I12, for processes that met disk errors."""
+        for process, (path, _) in self._failed.items():
+            if process.alive and not process.runs:
+                self._failed[process] = (path, self._cluster.world.loop.elapsed)
         for broker_id in self._cluster.alive():
             machine = self._cluster.world.machine(f"broker-{broker_id}")
             if machine.process in self._had_errors and machine.process not in self._reference.lost_files:

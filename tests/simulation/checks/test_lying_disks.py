@@ -226,3 +226,27 @@ def test_nothing_is_appended_long_after_a_failed_sync_whatever_its_error(is_full
 
     case.cluster.world.run(later())
     assert case.found == ["I15"]
+
+
+@pytest.mark.invariant("I15")
+def test_a_process_that_a_slow_disk_holds_notices_a_failed_sync_later() -> None:
+    """What stands in its loop in front of the news may hold it, too: other appends, each 0.4 s long."""
+    case = Case()
+    checker, loop = FailedSyncChecker(case.cluster, case.reference), case.cluster.world.loop
+    storage = case.cluster.world.machine("broker-1").storage
+    storage.fail("sync")
+
+    async def play() -> None:
+        with checking(case.cluster, case.reference, checker), pytest.raises(DiskError):
+            case.inside(storage.check_fault, "sync", "/data/log/a-0/00000000000000000000.log")
+        loop.call_soon(loop.charge, 4 * NOTICED_SECONDS, context=case.process.context)
+        await asyncio.sleep(3.8 * NOTICED_SECONDS)
+        checker.sample()
+        await asyncio.sleep(0.3 * NOTICED_SECONDS)
+        case.inside(checker.appended, LOG, [stamped(0)[0]])
+        assert case.found == []
+        await asyncio.sleep(2 * NOTICED_SECONDS)
+        case.inside(checker.appended, LOG, [stamped(0)[0]])
+
+    case.cluster.world.run(play())
+    assert case.found == ["I15"]
