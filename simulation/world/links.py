@@ -13,6 +13,10 @@ from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.message_holds import MessageHold
 from minibroker.simulation.world.trace import Trace
 
+GAP_SECONDS = 1.2
+"""Two cuts with a shorter gap are in a row: what was sent gets through, but a connection that is being made sends its
+SYN once a second only, or has just been given up and is begun anew."""
+
 
 class Latency(msgspec.Struct):
     """One-way delays in seconds: at least `minimum`, `extra_mean` more on average (exponential)."""
@@ -59,7 +63,9 @@ class Links:
         self._powered_off: set[str] = set()
         self.cuts: dict[tuple[str, str], float] = {}
         """Time of each present cut, in loop time."""
-        self._healed: dict[tuple[str, str], tuple[float, float]] = {}
+        self._cut_off_since: dict[tuple[str, str], float] = {}
+        """When the first of the last cuts in a row began on this way."""
+        self._healed_at: dict[tuple[str, str], float] = {}
         """The last healed cut: from when, until when."""
         self.contacts: dict[tuple[str, str], Contact] = {}
         """By observer and observed machine."""
@@ -69,9 +75,11 @@ class Links:
         return (source, target) not in self.cuts
 
     def last_cut(self, source: str, target: str) -> tuple[float, float] | None:
-        """Start and end (now, if it lasts) of the last cut on this way; None: there was none."""
-        since = self.cuts.get((source, target))
-        return self._healed.get((source, target)) if since is None else (since, self.loop.present)
+        """Start and end (now, if it lasts) of the last cut on this way, with those before it in a row; None: there was
+        none."""
+        way = source, target
+        since = self._cut_off_since.get(way)
+        return None if since is None else (since, self.loop.present if way in self.cuts else self._healed_at[way])
 
     def cut_since(self, source: str, target: str) -> float:
         return self.cuts.get((source, target), math.inf)

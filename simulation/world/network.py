@@ -13,13 +13,14 @@ process behind it lives.
 
 import asyncio
 import contextvars
+import math
 import random
 from collections.abc import Callable
 from typing import Any
 
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
-from minibroker.simulation.world.links import Links
+from minibroker.simulation.world.links import GAP_SECONDS, Links
 from minibroker.simulation.world.loop import WORLD, VirtualLoop
 from minibroker.simulation.world.message_holds import UNLIMITED, Action, Match, MessageHold, responses
 from minibroker.simulation.world.node import Process
@@ -57,12 +58,15 @@ class Fabric(Links):
     # -------------------------------------------------------------------------------------------------- faults
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from source to target from now on (one way)."""
-        self.cuts.setdefault((source, target), self.loop.time())
+        way, now = (source, target), self.loop.time()
+        if way not in self.cuts and now - self._healed_at.get(way, -math.inf) > GAP_SECONDS:
+            self._cut_off_since[way] = now
+        self.cuts.setdefault(way, now)
 
     def heal(self, source: str, target: str) -> None:
         since = self.cuts.pop((source, target), None)
         if since is not None:
-            self._healed[source, target] = since, self.loop.time()
+            self._healed_at[source, target] = self.loop.time()
         for end in list(self._ends.values()):
             if end.host == target:
                 end.pump_soon(self.delay(source, target))

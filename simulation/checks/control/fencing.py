@@ -245,7 +245,7 @@ class FencingChecker(Checker):
         back = self._network.contact(name_of(broker_id), observer)
         now = self._loop.time()
         since, until = self._network.last_cut(name_of(broker_id), observer) or (math.inf, -math.inf)
-        # a short cut proves nothing
+        # short cuts prove nothing, unless they are in a row
         was_cut_off = until - since >= SILENT_SECONDS and now - until <= CONFIRMATION_SECONDS
         was_refused = back.refused_at is not None and now - back.refused_at <= CONFIRMATION_SECONDS
         if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:

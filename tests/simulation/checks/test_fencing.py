@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from minibroker.simulation.checks.control.fencing import (
 )
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.world.links import GAP_SECONDS
 from minibroker.simulation.world.message_holds import requests
 from minibroker.simulation.world.observations import RequestReceived
 from minibroker.simulation.world.zookeeper_links import ZooKeeperRequest
@@ -35,8 +37,8 @@ OLD_SECONDS = 5.0
 class Life:
     """Three brokers, and a topic only where a test creates one. Clients see nothing of the faults."""
 
-    def __init__(self) -> None:
-        self.cluster = SimulatedCluster(1, settings={"zookeeper.session.timeout.ms": "10000"})
+    def __init__(self, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.cluster = SimulatedCluster(1, settings={"zookeeper.session.timeout.ms": "10000", **settings})
         self.reference = ReferenceState(self.cluster, {})
         self.checker = FencingChecker(self.cluster, self.reference)
         self.lines: list[str] = []
@@ -269,6 +271,36 @@ def test_reactions_to_real_and_false_failures_are_counted_and_are_no_finding(
     life = Life()
     assert life.run(act) == []
     assert bool(life.lines) == bool(life.checker.counts)
+
+
+@pytest.mark.parametrize(("gap_seconds", "is_found"), [(0.05, False), (GAP_SECONDS + 0.1, True)])
+def test_cuts_with_a_short_gap_are_one_silence(gap_seconds: float, is_found: bool) -> None:
+    """In the gap other connections get through, but the order waits for one that was begun during the first cut: so the
+    controller removes the registration. After a long gap it does not, so the test removes it, and that is found."""
+
+    async def act(life: Life) -> None:
+        leader = await life.lead("a")
+        way, network = (f"broker-{life.controller}", f"broker-{leader}"), life.cluster.world.network
+        third = life.others(life.controller, leader)[0]
+        network.cut(*way)
+        life.cluster.kill(third)
+        await asyncio.sleep(0.6)
+        life.cluster.start(third)  # its registration is an order to the others
+        await asyncio.sleep(3.4)
+        network.heal(*way)
+        await asyncio.sleep(gap_seconds)
+        network.cut(*way)
+        if is_found:
+            await asyncio.sleep(3.0)
+            life.look(life.controller, leader)
+            life.write(life.controller, broker_path(leader))
+        else:
+            removed = "broker fenced falsely: it lives"
+            await life.cluster.until(lambda: life.checker.counts[removed] == 1, SILENT_SECONDS, "its removal")
+        network.heal(*way)
+
+    settings = {"request.timeout.ms": "1000", "zookeeper.session.timeout.ms": "3000"}
+    assert bool(Life(settings).run(act)) == is_found
 
 
 async def _a_leader_killed_in_its_stop(life: Life) -> None:
