@@ -62,7 +62,7 @@ FIRST_ANSWER_ROUND_TRIPS = 3
 """A first order is answered after this many: the connection, ApiVersions on it, and the order."""
 UNSEEN_SECONDS = 3.0
 """A registration younger than this may be removed for the failure of the one before it (decision 0011): the remover has
-looked, and may stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
+looked, and may stand still before it writes, for less than its session, which is 3 s at most (a disk hangs for 4 s)."""
 UNMADE_SECONDS = 1.0
 """For this long after a failed disk call, a broker may report that it could not create a log: it answers the order at
 once."""
