@@ -14,8 +14,8 @@ from minibroker.simulation.world.message_holds import MessageHold
 from minibroker.simulation.world.trace import Trace
 
 GAP_SECONDS = 1.2
-"""Two cuts with a shorter gap are in a row: what was sent gets through, but a connection that is being made sends its
-SYN once a second only, or has just been given up and is begun anew."""
+"""Two cuts with a shorter gap are in a row: what was sent gets through, but a connection that is being made sends one
+SYN per second, or has just been given up and is begun anew."""
 
 
 class Latency(msgspec.Struct):
@@ -63,9 +63,9 @@ class Links:
         self._powered_off: set[str] = set()
         self.cuts: dict[tuple[str, str], float] = {}
         """Time of each present cut, in loop time."""
-        self._cut_off_since: dict[tuple[str, str], float] = {}
-        """When the first of the last cuts in a row began on this way."""
-        self._healed_at: dict[tuple[str, str], float] = {}
+        self._cut_off_since: dict[frozenset[str], float] = {}
+        """When the first of the last cuts in a row began between two machines, on either way."""
+        self._healed_at: dict[frozenset[str], float] = {}
         """The last healed cut: from when, until when."""
         self.contacts: dict[tuple[str, str], Contact] = {}
         """By observer and observed machine."""
@@ -74,12 +74,15 @@ class Links:
     def is_open(self, source: str, target: str) -> bool:
         return (source, target) not in self.cuts
 
-    def last_cut(self, source: str, target: str) -> tuple[float, float] | None:
-        """Start and end (now, if it lasts) of the last cut on this way, with those before it in a row; None: there was
-        none."""
-        way = source, target
-        since = self._cut_off_since.get(way)
-        return None if since is None else (since, self.loop.present if way in self.cuts else self._healed_at[way])
+    def last_cut(self, one: str, other: str) -> tuple[float, float] | None:
+        """Start and end (now, if they last) of the last cuts in a row between two machines, whose answers need both
+        ways; None: there were none."""
+        pair = frozenset((one, other))
+        since = self._cut_off_since.get(pair)
+        return None if since is None else (since, self.loop.present if self._is_cut(pair) else self._healed_at[pair])
+
+    def _is_cut(self, pair: frozenset[str]) -> bool:
+        return any(pair == {*way} for way in self.cuts)
 
     def cut_since(self, source: str, target: str) -> float:
         return self.cuts.get((source, target), math.inf)

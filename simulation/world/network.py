@@ -58,15 +58,15 @@ class Fabric(Links):
     # -------------------------------------------------------------------------------------------------- faults
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from source to target from now on (one way)."""
-        way, now = (source, target), self.loop.time()
-        if way not in self.cuts and now - self._healed_at.get(way, -math.inf) > GAP_SECONDS:
-            self._cut_off_since[way] = now
-        self.cuts.setdefault(way, now)
+        pair, now = frozenset((source, target)), self.loop.time()
+        if not self._is_cut(pair) and now - self._healed_at.get(pair, -math.inf) > GAP_SECONDS:
+            self._cut_off_since[pair] = now
+        self.cuts.setdefault((source, target), now)
 
     def heal(self, source: str, target: str) -> None:
         since = self.cuts.pop((source, target), None)
         if since is not None:
-            self._healed_at[source, target] = self.loop.time()
+            self._healed_at[frozenset((source, target))] = self.loop.time()
         for end in list(self._ends.values()):
             if end.host == target:
                 end.pump_soon(self.delay(source, target))

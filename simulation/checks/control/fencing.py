@@ -244,14 +244,13 @@ class FencingChecker(Checker):
             return True
         back = self._network.contact(name_of(broker_id), observer)
         now = self._loop.time()
-        since, until = self._network.last_cut(name_of(broker_id), observer) or (math.inf, -math.inf)
+        since, until = self._network.last_cut(observer, name_of(broker_id)) or (math.inf, -math.inf)
         # short cuts prove nothing, unless they are in a row
         was_cut_off = until - since >= SILENT_SECONDS and now - until <= CONFIRMATION_SECONDS
         was_refused = back.refused_at is not None and now - back.refused_at <= CONFIRMATION_SECONDS
         if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
             return True
-        since, until = self._network.last_cut(observer, name_of(broker_id)) or (math.inf, -math.inf)
-        if until - since >= SILENT_SECONDS and now - until <= RECONNECT_SECONDS:
+        if was_cut_off and now - until <= RECONNECT_SECONDS:
             return True
         if any(now - hold.since(observer, name_of(broker_id)) >= SILENT_SECONDS for hold in self._network.holds):
             return True  # its orders wait, while other connections of the two go on (seed 17490230)
