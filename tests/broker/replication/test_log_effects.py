@@ -8,7 +8,7 @@ from minibroker.broker.replicas import partition
 from minibroker.broker.replicas.log_effects import LOG_EFFECTS
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
-from minibroker.broker.replication.state import ReplicaState, ReplicationConfig
+from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.model.replica import header_for
 
@@ -80,7 +80,9 @@ def test_a_failed_append_is_not_reported() -> None:
 
 def test_a_copy_is_reported_with_all_that_the_leader_sent() -> None:
     sent = {"batches": (header_for(8, 2),), "high_watermark": 5, "log_start_offset": 3, "low_watermark": 1}
-    assert perform(ev.AppendFetched(**sent)) == ["written", ev.FetchedAppended(**sent)]  # type: ignore[arg-type]
+    log = ScriptedLog()
+    log.state.role = Role.FOLLOWER
+    assert perform(ev.AppendFetched(**sent), log) == ["written", ev.FetchedAppended(**sent)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
