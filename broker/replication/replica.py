@@ -201,7 +201,8 @@ def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effect
     state.leader_epoch = event.leader_epoch
     state.partition_epoch = event.partition_epoch
     effects.append(ev.LeaderChanged())
-    begin_following(state, effects)
+    if state.damage is None:  # a damaged log goes out of use instead
+        begin_following(state, effects)
 
 
 def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:

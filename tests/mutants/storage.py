@@ -17,8 +17,8 @@ ROLES = (
             ),
             Edit(
                 "broker.replication.replica",
-                "    begin_following(state, effects)\n",
-                '    begin_following(state, effects)\n    leave_leadership(state, "leadership moved", effects)\n',
+                "        begin_following(state, effects)\n",
+                '        begin_following(state, effects)\n    leave_leadership(state, "leadership moved", effects)\n',
             ),
         ),
         schedule=Schedule("strict:leader_dies_among_living_members"),

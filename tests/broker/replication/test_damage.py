@@ -181,7 +181,8 @@ def test_a_damaged_leader_that_had_no_room_for_a_while_can_lead_again() -> None:
 def test_a_damaged_leader_does_not_become_a_follower() -> None:
     state = leader((1,))
     step(state, DAMAGED)
-    step(state, order(2, (1, 2), epoch=1, version=1))
+    effects = step(state, order(2, (1, 2), epoch=1, version=1))
+    assert kinds(effects) == ["LeaderChanged", "TakeOutOfUse", "LeaderChanged"]  # it asks and cuts nothing as a follower
     assert state.is_offline
 
 
