@@ -64,6 +64,10 @@ class ControllerLink:
         self._unreported: dict[TopicPartition, int] = {}
         """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
         again. A replica that leads has got one: a late report would only depose it."""
+        self._recovered: set[TopicPartition] = set()
+        """Replicas that recovered since the last report. One that has failed again counts as well in between: a damaged
+        one that had begun its repair waits for a new epoch, and to the controller it would have been offline all the
+        time."""
         self._healing_reports_due = 0
         self._reports_sent = 0
 
@@ -71,6 +75,7 @@ class ControllerLink:
         """A log directory failed or recovered: report to the controller."""
         offline = self._offline_partitions()
         self._failures += 1
+        self._recovered |= self._offline_before.difference(offline)
         self._unreported.update({each: self._failures for each in offline if each not in self._offline_before})
         if not offline or not self._offline_before.issubset(offline):
             self._healing_reports_due = HEALING_REPORTS
@@ -99,27 +104,31 @@ class ControllerLink:
 
     async def _report(self) -> bool:
         self._unreported = {each: at for each, at in self._unreported.items() if not self._leads(each)}
-        unreported = dict(self._unreported)
-        offline = tuple(sorted({*self._offline_partitions(), *unreported}))
+        failed = self._offline_partitions()
+        recovered = set(self._recovered)
+        failed_again = recovered.intersection(failed, self._reported[1])
+        unreported = {each: at for each, at in self._unreported.items() if each not in failed_again}
+        offline = tuple(sorted({*failed, *unreported} - failed_again))
         epoch = self._broker_epoch()
         if epoch is None:
             return False
         is_known = not self._healing_reports_due and (not offline or (epoch, offline) == self._reported)
-        if is_known and not unreported:  # what failed again may have had a role from another controller meanwhile
-            return True
+        if is_known and not unreported and not failed_again:
+            return True  # but what failed again may have had a role from another controller meanwhile
         due = self._healing_reports_due
         self._reports_sent += 1
         response = await self._ask(grouped_by_topic(offline), self._reports_sent)
         if response is None:
             return False
+        self._recovered -= recovered
         is_repeated = self._reported == (epoch, offline)
         self._reported = (epoch, offline)
         self._unreported = {each: at for each, at in self._unreported.items() if unreported.get(each) != at}
-        if due and not unreported and self._healing_reports_due == due:
+        if due and not unreported and not failed_again and self._healing_reports_due == due:
             self._healing_reports_due -= 1
         if not is_repeated:
             log.info("reported %d offline replicas to the controller", len(offline))
-        return True
+        return not failed_again
 
     async def shut_down(self, attempts: int, pause_ms: int) -> bool:
         """Hand all leaderships over before stopping; False if some stay (their failover then waits for the end of the

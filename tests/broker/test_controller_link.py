@@ -1,6 +1,7 @@
 """A broker reports replicas on a failed disk to the controller until a report has arrived."""
 
 import asyncio
+import itertools
 
 from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.protocol.ids import TopicPartition
@@ -239,6 +240,39 @@ def test_each_attempt_to_report_has_a_later_number() -> None:
     scene.play(story)
     assert scene.reports == [[FAILED], [FAILED], [FAILED], [], []]
     assert scene.numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_replica_that_fails_again_before_its_recovery_is_reported_counts_as_well_in_between() -> None:
+    """A damaged replica that began its repair, and was damaged again at once, waits for a new leader epoch. To the
+    controller it was offline all the time, so none came (trial 108 of tests/simulation/failed_disk_trials.py)."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED, OTHER)
+        await asyncio.sleep(2)
+        for offline in ([OTHER], [FAILED, OTHER]):
+            scene.offline = offline
+            scene.link.replicas_changed()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert [each for each, _ in itertools.groupby(scene.reports)] == [[FAILED, OTHER], [OTHER], [FAILED, OTHER]]
+
+
+def test_a_replica_that_fails_again_during_the_report_of_its_failure_counts_as_well_in_between() -> None:
+    scene = Scene()
+    scene.answer_after_seconds = 0.1
+
+    async def story() -> None:
+        await scene.disk(FAILED)
+        await asyncio.sleep(0.02)
+        for offline in ([], [FAILED]):
+            scene.offline = offline
+            scene.link.replicas_changed()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert [each for each, _ in itertools.groupby(scene.reports)] == [[FAILED], [], [FAILED]]
 
 
 def test_nothing_is_reported_if_nothing_failed() -> None:
