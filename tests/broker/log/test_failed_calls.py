@@ -4,7 +4,8 @@ One story uses all that a log directory does. It is told once for each place tha
 What a handler forgets shows here: an error that nothing learns of, so that the broker goes on writing to a broken disk
 or says nothing of a full one; a descriptor that is lost each time.
 
-It does not see what a caller of the log does with an error that the log raises.
+It does not see what a caller of the log does with an error that the log raises:
+tests/simulation/test_failed_disk_calls.py does.
 """
 
 from __future__ import annotations

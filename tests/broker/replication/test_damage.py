@@ -182,7 +182,7 @@ def test_a_damaged_leader_does_not_become_a_follower() -> None:
     state = leader((1,))
     step(state, DAMAGED)
     effects = step(state, order(2, (1, 2), epoch=1, version=1))
-    assert kinds(effects) == ["LeaderChanged", "TakeOutOfUse", "LeaderChanged"]  # it asks and cuts nothing as a follower
+    assert kinds(effects) == ["LeaderChanged", "TakeOutOfUse", "LeaderChanged"]  # as a follower it asks nothing
     assert state.is_offline
 
 
