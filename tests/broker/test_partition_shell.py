@@ -355,5 +355,5 @@ async def test_a_replica_that_fails_within_an_effect_performs_none_of_those_behi
         batches=(header,),
     )
     disk(c, 3 - leader).fail("replace_file", f"/data/log/{TOPIC}-0/{EPOCH_CHECKPOINT}", times=1, is_bad_entry=True)
-    partition.handle_fetched(answer, [batch])
+    c.world.process(f"broker-{3 - leader}").context.run(partition.handle_fetched, answer, [batch])
     assert (state.role, partition.log.log_end_offset) == (Role.OFFLINE, 3)
