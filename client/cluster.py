@@ -340,18 +340,20 @@ class Cluster:
     async def ask(self, broker_id: BrokerId, body: Request, answer: type[R], deadline: Deadline) -> R:
         """Ask one broker once. Raises BrokerUnreachable, CallTimedOut or the BrokerError of the whole request."""
         connection = await self.acquire(broker_id, deadline)
-        timeout_ms = deadline.at_most(self.settings.request_timeout_ms)
-        asked_at = asyncio.get_running_loop().time()
+        limit_ms = self.settings.request_timeout_ms
+        timeout_ms = deadline.at_most(limit_ms)
+        reads, asked_at = connection.reads, asyncio.get_running_loop().time()
         try:
             reply = await connection.request(body, timeout_ms)
         except (OverflowError, UnicodeEncodeError) as error:  # no message holds such a number or text
             raise InvalidCall(f"{type(body).__name__} cannot be sent: {error}") from None
         except RpcError as error:
             if isinstance(error, RequestTimedOut):
-                self.connections.end_if_silent(connection, asked_at, self.settings.request_timeout_ms)
+                if timeout_ms >= limit_ms:
+                    connection.abort()
+                self.connections.end_if_silent(connection, reads, asked_at, limit_ms)
             self.request_refresh()
             raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
-        self.connections.has_answered(connection)
         return expect(reply, answer, Where(broker_id=broker_id))
 
     async def ask_any(

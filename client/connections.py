@@ -52,8 +52,8 @@ class Connections:
         self._servers: dict[Address, _Server] = {}
         self._attempts: dict[asyncio.Task[RpcConnection], None] = {}
         """Also those that were cancelled and have not ended yet."""
-        self._silent_since: WeakKeyDictionary[RpcConnection, float] = WeakKeyDictionary()
-        """Since when calls over these connections have had no answer, but reached their ends."""
+        self._silences: WeakKeyDictionary[RpcConnection, tuple[int, float]] = WeakKeyDictionary()
+        """Of connections over which calls reached their ends: their `reads` then, and since when calls had waited."""
         self._closed = False
         self.on_change: Callable[[Address], None] = lambda address: None
         """Called after a connection was opened, was lost, or could not be opened."""
@@ -110,15 +110,17 @@ class Connections:
         server = self._servers.get(address)
         return server is not None and server.ever_connected
 
-    def has_answered(self, connection: RpcConnection) -> None:
-        """A call over it was answered."""
-        self._silent_since.pop(connection, None)
-
-    def end_if_silent(self, connection: RpcConnection, asked_at: float, limit_ms: float) -> None:
-        """A call over it was not answered in time. For as long as the limit, none was: then it is closed, however short
-        the time of each was. TCP may take minutes to notice that the peer is gone; a new one is opened soon."""
-        silent_since = self._silent_since.setdefault(connection, asked_at)
-        if (asyncio.get_running_loop().time() - silent_since) * 1000 + TIMER_SLACK_MS >= limit_ms:
+    def end_if_silent(self, connection: RpcConnection, reads: int, asked_at: float, limit_ms: float) -> None:
+        """A call over it was not answered in time; `reads` are those at its beginning. If nothing at all has come for
+        as long as the limit, the connection is closed, however short the time of each call was. TCP may take minutes to
+        notice that the peer is gone; a new one is opened soon. Over a connection that brings something others may wait,
+        and a slow answer to this call is no reason to end theirs."""
+        if connection.reads != reads:
+            return
+        reads_before, since = self._silences.get(connection, (reads, asked_at))
+        since = min(since, asked_at) if reads_before == reads else asked_at
+        self._silences[connection] = reads, since
+        if (asyncio.get_running_loop().time() - since) * 1000 + TIMER_SLACK_MS >= limit_ms:
             connection.abort()
 
     async def close(self) -> None:

@@ -64,6 +64,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.remote_address: tuple[str, int] | None = None
         """The peer's numeric address: dialling it again needs no name lookup."""
         self.closed = False
+        self.reads = 0
+        """How often bytes have come from the peer: it lives if this grows."""
         self._on_closed: Callable[[], None] | None = None
         self._transport: Transport | None = None
         self._receiver = FrameReceiver(answer_max_bytes)
@@ -182,6 +184,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         receiver = self._receiver
         receiver.received(nbytes)
+        self.reads += 1
         self._is_in_step = True
         try:
             while receiver.has_partial_frame() and not self.closed:

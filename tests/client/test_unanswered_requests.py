@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.cluster import Cluster, ClusterSettings
-from minibroker.client.errors import BrokerUnreachable, MinibrokerError
+from minibroker.client.errors import BrokerUnreachable, CallTimedOut, MinibrokerError
 from minibroker.client.limits import METADATA_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.wire.messages import (
@@ -23,7 +23,7 @@ from minibroker.simulation.world.message_holds import responses
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 from tests.client.fake_cluster import PORT as FAKE_PORT
 from tests.client.fake_cluster import FakeCluster
-from tests.client.reading import T0, earliest
+from tests.client.reading import T0, earliest, fill
 
 
 async def _ask_again(client: ClusterClient) -> None:
@@ -108,7 +108,7 @@ def test_a_call_whose_own_time_ends_keeps_the_connection(cluster: FakeCluster) -
 
 def test_a_connection_without_answers_is_closed_however_short_the_time_of_each_call(cluster: FakeCluster) -> None:
     """A firewall has forgotten it, for example. A consumer gives each question for a position five seconds, and asked
-    over the same connection for ever."""
+    over the same connection for ever. The last fetch is answered during the first question, which does not count."""
     dead: list[object] = []
 
     def intercept(broker: int, request: IncomingRequest) -> bool | None:
@@ -125,7 +125,68 @@ def test_a_connection_without_answers_is_closed_however_short_the_time_of_each_c
             await consumer.seek_to_end()
             return loop.time() - start
 
-    assert 12 <= cluster.run(main) < 18
+    assert 12 <= cluster.run(main) < 22
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["never answered", "answered late"])
+def test_calls_that_end_early_keep_a_connection_that_brings_other_answers(cluster: FakeCluster, late: bool) -> None:
+    """Fetches were answered over it all the time, and it was closed because of two short calls with a minute between
+    them. Without fetches, a broker that answers a little later than calls wait lost its connection, too."""
+    fill(cluster, 1)
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+
+        def intercept(broker: int, request: IncomingRequest) -> bool | None:
+            if not isinstance(request.body, ListOffsetsRequest):
+                return None
+            if late:
+                loop.call_later(0.2, request.respond, ListOffsetsResponse(topics=[]))
+            return True
+
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getone()
+            if late:
+                consumer.pause(T0)  # so there are no fetches
+                await asyncio.sleep(1)
+            connection = consumer._cluster.open_connection(1)
+            assert connection is not None
+            cluster.intercept = intercept
+            for _ in range(4):
+                with pytest.raises(CallTimedOut):
+                    await consumer.end_offsets([T0], timeout_ms=100)
+                await asyncio.sleep(60)
+            assert consumer._cluster.open_connection(1) is connection
+
+    cluster.run(main)
+
+
+def test_a_call_that_ends_earlier_does_not_keep_the_connection_of_one_that_waited_for_long(
+    cluster: FakeCluster,
+) -> None:
+    """The silence was counted from the beginning of the call that ended first, not of the one that began first."""
+
+    async def main(runtime: Runtime) -> None:
+        servers = [Address(f"broker{broker}", FAKE_PORT) for broker in cluster.brokers]
+        client = Cluster(runtime, ClusterSettings(bootstrap=servers, client_id="test", request_timeout_ms=2_000))
+        await client.start()
+        connection = await client.acquire(1, Deadline(1_000))
+        cluster.intercept = lambda broker, request: isinstance(request.body, ListOffsetsRequest) or None
+
+        async def ask(timeout_ms: int) -> None:
+            with pytest.raises(BrokerUnreachable):
+                await client.ask(1, ListOffsetsRequest(topics=[]), ListOffsetsResponse, Deadline(timeout_ms))
+
+        asking = asyncio.create_task(ask(2_000))
+        await asyncio.sleep(1)
+        await ask(500)
+        assert not connection.closed
+        await asking
+        await asyncio.sleep(0)
+        assert connection.closed
+        await client.close()
+
+    cluster.run(main)
 
 
 def test_calls_that_were_answered_meanwhile_keep_the_connection(cluster: FakeCluster) -> None:
