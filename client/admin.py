@@ -155,7 +155,7 @@ class AdminClient(PublicClient):
 
     async def close(self) -> None:
         """Disconnect. Closing twice is fine."""
-        if not self._closed and hasattr(self, "_cluster"):
+        if not self._closed and hasattr(self, "_cluster") and not self._cluster.closed:  # else its start has failed
             self._owner.check()
             self._closed = True
             await self._cluster.close()

@@ -106,13 +106,13 @@ class Cluster:
         """Servers that failed or were late at their last request for metadata, the latest at the end."""
         self._answered_by: Address | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self.closed = False
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self, *, refusals_end_it: bool = False) -> None:
         """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms; with
         `refusals_end_it` soon if every server refuses the connection."""
-        if self._closed or self._task is not None:
+        if self.closed or self._task is not None:
             raise ClientClosed("a client is started once")
         self._task = asyncio.get_running_loop().create_task(
             self._keep_metadata(), name=f"{CLIENT_TASK}{self.settings.client_id}"
@@ -150,9 +150,9 @@ class Cluster:
 
     async def close(self) -> None:
         """Stop the task and close every connection, also if this is cancelled meanwhile."""
-        if not self._closed:
+        if not self.closed:
             self.log.info("%s", "closed")  # a line without arguments would keep the doubled % of a name
-        self._closed = True
+        self.closed = True
         try:
             if self._task is not None:
                 self._task.cancel()
@@ -190,7 +190,7 @@ class Cluster:
 
     async def refresh(self, deadline: Deadline) -> None:
         """Wait for a round of metadata that begins after this call. Raises that round's error, or CallTimedOut."""
-        if self._closed:
+        if self.closed:
             raise ClientClosed("the client is closed")
         if self._task is not None and self._task.done():
             self._task.result()  # ended by a bug

@@ -184,7 +184,7 @@ class Producer(PublicClient):
         Raises FlushTimedOut or UndeliveredRecords if some could not be delivered. Closing twice is fine.
         """
         if self._closing or not self._started:
-            if not self._closing and hasattr(self, "_metadata"):  # another task is starting it
+            if not self._closing and hasattr(self, "_metadata") and not self._cluster.closed:  # while a task starts it
                 self._owner.check()
                 self._closing = True
                 await self._disconnect()

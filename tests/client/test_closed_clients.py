@@ -8,7 +8,13 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
-from minibroker.client.errors import BrokerError, ClientClosed, MinibrokerError, UnknownTopicOrPartition
+from minibroker.client.errors import (
+    BrokerError,
+    ClientClosed,
+    ClusterUnreachable,
+    MinibrokerError,
+    UnknownTopicOrPartition,
+)
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
@@ -238,6 +244,18 @@ def test_a_client_that_another_task_closes_while_it_starts_leaves_nothing_in_the
         assert timers_of_the_client(cluster) == []
 
     cluster.run(main)
+
+
+@pytest.mark.parametrize("kind", [AdminClient, Consumer, Producer])
+def test_a_client_that_could_not_be_started_is_closed_from_anywhere(kind: type[Any]) -> None:
+    """A `finally` closes it, in another `asyncio.run` than the one in which its start has failed: there is nothing to
+    close, and ForeignCaller hid the error of the start."""
+    client = kind(bootstrap_servers="localhost:1", bootstrap_timeout_ms=1)
+    with pytest.raises(ClusterUnreachable):
+        asyncio.run(client.start())
+    asyncio.run(client.close())
+    with pytest.raises(ClientClosed):
+        asyncio.run(client.start())
 
 
 async def start_without_the_topic(cluster: FakeCluster, runtime: Runtime) -> None:
