@@ -119,7 +119,8 @@ class Sender:
 
     def add_queue(self, queue: PartitionQueue) -> None:
         """Add a partition; its leader is taken from metadata, now and with each update."""
-        self._watch.start()
+        if not self._closed:
+            self._watch.start()
         self._queues.append(queue)
         self._learn_leaders([queue])
 

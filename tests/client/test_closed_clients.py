@@ -1,7 +1,9 @@
 """What a closed client leaves in its event loop: no task and no timer, whatever it was waiting for."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,6 +209,40 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_loop(
         assert timers_of_the_client(cluster) == []
 
     cluster.run(main)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_topic_that_a_producer_learns_while_it_closes_leaves_no_timer(cluster: FakeCluster, steps: int) -> None:
+    """Its sender had ended, and the answer to a request for metadata was on its way: the timer that looks for late
+    records was set again, for ever."""
+
+    async def main(runtime: Runtime) -> None:
+        ignore(cluster, InitProducerIdRequest)  # so that there is something to wait for between two parts of close()
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+        await producer.start()
+        await asyncio.sleep(1)
+        arrived = asyncio.Event()
+        for server in producer._cluster.connections._servers.values():
+            if (connection := server.connection) is not None:
+                updated = partial(_set_and_call, arrived, connection.buffer_updated)
+                connection.buffer_updated = updated  # type: ignore[method-assign]
+        cluster.add_topic("new")
+        sending = asyncio.create_task(producer.send("new", b"x"))
+        await arrived.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        with contextlib.suppress(MinibrokerError):  # of records without outcome
+            await producer.close(timeout_ms=0)
+        await asyncio.gather(sending, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert timers_of_the_client(cluster) == []
+
+    cluster.run(main)
+
+
+def _set_and_call(arrived: asyncio.Event, call: Callable[[int], None], nbytes: int) -> None:
+    arrived.set()
+    call(nbytes)
 
 
 SILENT: list[tuple[type[Any], type[Request] | None]] = [
