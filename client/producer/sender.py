@@ -39,7 +39,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.deadline import DeadlineTimer
-from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
+from minibroker.runtime.rpc import RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
 """After this long without an answer other brokers are asked for the leader: a paused leader does not report that it was
@@ -287,12 +287,12 @@ class Sender:
             channel.in_flight[number] = _Sent(batches, topic_ids, connection, now_ms)
             connection.send(request, partial(self._on_reply, channel, number))
             self._arm(now_ms + self._check_answer_after_ms)
-        except ConnectionClosed as error:
+        except RpcError as error:
             channel.in_flight.pop(self._sent_count, None)
             for batch in batches:
                 self._accumulator.unsend(batch)
                 batch.last_error = BrokerUnreachable(f"broker {channel.broker_id}: {error}", channel.broker_id)
-            return False  # _on_connection continues: the loss is reported within this step of the loop
+            return False  # a loss is reported within this step of the loop; if too many calls wait, an answer continues
         return True
 
     def _finish_unanswered(self, batches: list[Batch]) -> None:

@@ -13,11 +13,13 @@ import pytest
 from minibroker.client.consumer.cursor import Cursor, OffsetReset
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.errors import BrokerUnreachable, CallTimedOut
+from minibroker.client.producer.producer import Producer
 from minibroker.client.producer.sender import Sender
-from minibroker.protocol.wire.messages import ListOffsetsRequest
+from minibroker.protocol.wire.messages import ListOffsetsRequest, ProduceRequest
 from minibroker.runtime import rpc
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.rpc import ConnectionClosed
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0, earliest, fill
 from tests.client.sandbox import LEADER, PARTITION, Sandbox
@@ -101,5 +103,46 @@ def test_a_fetch_for_which_too_many_calls_wait_is_sent_when_they_have_ended(
             assert (await consumer.getone(timeout_ms=5_000)).offset == 0
             for outcome in await asyncio.gather(*calls, return_exceptions=True):
                 assert isinstance(outcome, CallTimedOut)
+
+    cluster.run(main)
+
+
+def test_batches_for_which_too_many_calls_wait_are_sent_when_those_have_ended(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than ten thousand requests in flight, as a producer without idempotence may be told to have. The error was
+    raised in a callback, and the batches counted as in flight until they were too old."""
+    monkeypatch.setattr(rpc, "PENDING_MAX", 10)
+    cluster.add_topic("wide", 36)
+    held: list[tuple[int, IncomingRequest]] = []
+
+    def hold(broker: int, request: IncomingRequest) -> bool | None:
+        if not isinstance(request.body, ProduceRequest):
+            return None
+        held.append((broker, request))
+        return True
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap,
+            enable_idempotence=False,
+            max_in_flight_requests_per_connection=20,
+            runtime=runtime,
+        ) as producer:
+            await producer.send_and_wait("wide", b"a", partition=0)
+            cluster.intercept = hold
+            deliveries = []
+            for partition in range(36):
+                deliveries.append(await producer.send("wide", b"b", partition=partition))
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.1)
+            cluster.intercept = lambda broker, request: None
+            assert len(held) == 30, "ten to each broker"
+            for broker, request in held:
+                assert isinstance(request.body, ProduceRequest)
+                request.respond(cluster.brokers[broker].produce(request.body))
+            async with asyncio.timeout(1):
+                for delivery in deliveries:
+                    await delivery
 
     cluster.run(main)
