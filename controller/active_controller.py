@@ -7,7 +7,8 @@ why this controller ends.
 Theory (replication rules, section 9). One event at a time: while its writes are under way, nothing else is decided. A
 watch only says that something has changed, so it queues a read; the read finds what has changed, and sets a new watch.
 The controller ends with an exception: `Deposed`, or cancellation by the owner when the session is over. Whatever waits
-in the queue then is dropped, and waiting requests get NOT_CONTROLLER.
+in the queue then is dropped, and waiting requests get NOT_CONTROLLER; an administrator's that was begun gets
+REQUEST_TIMED_OUT.
 """
 
 import asyncio

@@ -219,7 +219,7 @@ class Producer(PublicClient):
     ) -> Delivery:
         """Take a record; `await` the returned delivery to learn where it was written.
 
-        Waits only while buffer_memory is used up or the topic is not known yet, at most max_block_ms. Without a
+        Waits only while buffer_memory is used up or topic or partition is not known, at most max_block_ms. Without a
         partition the key decides (murmur2), without a key the current batch. Without a timestamp the record gets the
         time of this loop iteration. Raises RecordTooLarge, BufferTimedOut, UnknownTopicOrPartition; then, and if the
         call is cancelled, the record was not taken.
