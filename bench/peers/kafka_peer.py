@@ -104,6 +104,7 @@ class KafkaPeer:
         await self.wait_in_sync(START_TIMEOUT_S)
 
     async def _start_zookeeper(self) -> None:
+        (self.directory / "data").mkdir(exist_ok=True)  # where its configuration has it
         configuration = self.directory / "zookeeper.cfg"
         configuration.write_text(zookeeper_configuration(self._zookeeper_port, TICK_MS))
         main = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]

@@ -1,5 +1,6 @@
 """What a bench against Kafka lacks is reported in one sentence with the remedy."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,22 @@ async def test_kafka_does_not_start_without_its_jars(tmp_path: Path) -> None:
     with pytest.raises(PeerFailed, match="make bench-kafka"):
         await peer.start()
     await peer.stop()
+
+
+def test_zookeeper_of_kafka_has_its_data_in_the_directory_of_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configuration is the one of minibroker's clusters. When that had changed, no bench against Kafka began."""
+
+    async def serves(port: int, word: str) -> str:
+        return "Mode: standalone"
+
+    commands: list[list[str]] = []
+    peer = KafkaPeer(tmp_path)
+    monkeypatch.setattr("minibroker.bench.peers.kafka_peer.ask_zookeeper", serves)
+    monkeypatch.setattr(peer, "_spawn", lambda role, options, main: commands.append(main))
+    asyncio.run(peer._start_zookeeper())
+    [[_, configuration]] = commands
+    settings = dict(line.split("=", 1) for line in Path(configuration).read_text().splitlines())
+    assert (tmp_path / settings["dataDir"]).is_dir(), "processes of the peer run in its directory"
+    assert settings["clientPort"] == str(peer._zookeeper_port)
