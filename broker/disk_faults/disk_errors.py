@@ -74,9 +74,12 @@ class DiskErrors:
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
         self._blocked_until_ms: int | None = None
         """When the logs are to be tried again that an entry kept from being created or deleted; None: there is none."""
-        self._blocked_pause_ms = BLOCKED_RETRY_MS
-        self._tried_again_ms: int | None = None
-        """When they were last."""
+        self._blocked: dict[TopicPartition, int] = {}
+        """These logs, and how long each is to wait for that."""
+        self._tried_again: dict[TopicPartition, int] = {}
+        """Those that were tried again last."""
+        self._tried_again_until_ms = 0
+        """If one of them is blocked until then, that was in vain."""
         self._shortage_reported_ms: int | None = None
         health = self._directory.health
         health.on_offline.append(lambda _: self._check_soon())
@@ -122,12 +125,13 @@ class DiskErrors:
             self.wait_for_descriptor(topic_partition, None)
             return
         self.failed(error)
-        if isinstance(error, BadEntry) and not self._directory.offline and self._blocked_until_ms is None:
-            now_ms, tried_ms = self._now_ms(), self._tried_again_ms
-            was_in_vain = tried_ms is not None and now_ms < tried_ms + BLOCKED_RETRY_MS
-            longer_ms = min(2 * self._blocked_pause_ms, BLOCKED_RETRY_MAX_MS)
-            self._blocked_pause_ms = longer_ms if was_in_vain else BLOCKED_RETRY_MS
-            self._blocked_until_ms = now_ms + self._blocked_pause_ms
+        if isinstance(error, BadEntry) and not self._directory.offline and topic_partition not in self._blocked:
+            now_ms = self._now_ms()
+            before_ms = self._tried_again.get(topic_partition, 0) if now_ms < self._tried_again_until_ms else 0
+            pause_ms = min(max(2 * before_ms, BLOCKED_RETRY_MS), BLOCKED_RETRY_MAX_MS)
+            self._blocked[topic_partition] = pause_ms
+            until_ms = now_ms + pause_ms
+            self._blocked_until_ms = min(self._blocked_until_ms or until_ms, until_ms)
 
     def wait_for_descriptor(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
         """Stop this replica alone until there is a descriptor (None: its log could not be created)."""
@@ -195,7 +199,8 @@ class DiskErrors:
         """Have the logs tried again that an entry kept from being created or deleted: nothing tells when it is gone."""
         now_ms = self._now_ms()
         if self._blocked_until_ms is not None and now_ms >= self._blocked_until_ms:
-            self._blocked_until_ms, self._tried_again_ms = None, now_ms
+            self._blocked_until_ms, self._tried_again_until_ms = None, now_ms + BLOCKED_RETRY_MS
+            self._tried_again, self._blocked = self._blocked, {}
             self.on_recovered()
 
     def _offer_again(self, partitions: list[Partition]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.disk_faults.disk_errors import BLOCKED_RETRY_MS, DiskErrors
+from minibroker.broker.disk_faults.disk_errors import BLOCKED_RETRY_MAX_MS, BLOCKED_RETRY_MS, DiskErrors
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
@@ -358,6 +358,26 @@ async def test_logs_that_stay_blocked_are_tried_again_less_and_less_often() -> N
     now_ms[0] += BLOCKED_RETRY_MS
     errors.offer_those_blocked()
     assert told[-2:] == [3_000, 3_020], "an entry that comes later is another one"
+
+
+async def test_a_log_that_is_blocked_newly_does_not_wait_as_long_as_one_that_stays_blocked() -> None:
+    """One entry that is never moved away let the next topic wait for ten minutes, too."""
+    errors, _ = await disk_errors()
+    now_ms, told = [0], list[int]()
+    errors._now_ms = lambda: now_ms[0]
+    errors.on_recovered = lambda: told.append(now_ms[0])
+    for _ in range(8):
+        errors.log_blocked(FIRST, ENTRY)
+        now_ms[0] += BLOCKED_RETRY_MAX_MS
+        errors.offer_those_blocked()
+    errors.log_blocked(FIRST, ENTRY)
+    now_ms[0] += BLOCKED_RETRY_MS
+    errors.offer_those_blocked()
+    assert len(told) == 8
+    errors.log_blocked(TopicPartition("another", 0), ENTRY)
+    now_ms[0] += BLOCKED_RETRY_MS
+    errors.offer_those_blocked()
+    assert len(told) == 9
 
 
 @pytest.mark.parametrize("waits", [True, False])
