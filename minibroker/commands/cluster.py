@@ -453,17 +453,19 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
     from minibroker.local_cluster.local_cluster import LocalCluster
     from minibroker.protocol.files.cluster_state import CLUSTER_STATE
 
+    stop_s = timeout_s + 30  # with the kill of a broker that does not stop
+
     async def end() -> list[str]:
         _refuse_unrecorded(data_dir)
         if wipe and remove_failed_start(data_dir):
             return []
-        async with only_stop(data_dir, timeout_s):
+        async with only_stop(data_dir, stop_s):
             problems = await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
         is_told = wipe or any(CLUSTER_STATE in problem for problem in problems)
         return problems if is_told else [*problems, *why_no_state(data_dir)]
 
     try:
-        told = run_on_cluster(end(), data_dir, 2 * timeout_s + 30, "cluster down", "stopping brokers and ZooKeeper")
+        told = run_on_cluster(end(), data_dir, 2 * stop_s, "cluster down", "stopping brokers and ZooKeeper")
     except KeyboardInterrupt:
         again = "`minibroker cluster down` again stops the rest"
         note(pasteable(f"interrupted: a part of the cluster may still run; {again}", data_dir))

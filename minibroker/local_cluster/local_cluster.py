@@ -254,14 +254,15 @@ class LocalCluster:
             view = await self.look()
         before = None if view is None else state_of_view(view)
         self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
-        asks = not wipe and (bool(self.running_brokers()) or not has_cluster_state(self.data_directory))
+        asks = not wipe and ((has_brokers := self.running_brokers()) or not has_cluster_state(self.data_directory))
         connected = await self.zookeeper.state() if asks else None
         problems = await self._stop_brokers(timeout_s, None if view is None else view.controller_id)
         state, after = before, await self.zookeeper.state(brokers_told=before is not None) if asks else None
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
             state = joined(before, connected, after, clean)
-        if state is not None and asks:  # not before all have stopped: what runs on would contradict it
+        # Not before all have stopped: what runs on would contradict it. Nor what another stop, which knew more, wrote.
+        if state is not None and asks and (has_brokers or not has_cluster_state(self.data_directory)):
             problems.append(why_not_written(partial(write_cluster_state, self.data_directory, state), NO_STATE))
         await self.zookeeper.stop()
         unsaved = why_not_written(self._save, f"{STATUS} brokers ended by themselves")

@@ -1,13 +1,17 @@
 """The snapshot of a stopped cluster for the audit: what of it is from before the stop, and what from after it."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from minibroker.__main__ import minibroker
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster
-from minibroker.local_cluster import cluster_snapshot, local_cluster
+from minibroker.local_cluster import cluster_file, cluster_snapshot, local_cluster
 from minibroker.local_cluster.cluster_file import STATE_FILE, forget_cluster_state, only_stop
 from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
 from minibroker.local_cluster.local_cluster import LocalCluster
@@ -150,6 +154,36 @@ async def test_a_second_stop_keeps_what_the_first_one_wrote(
     assert await cluster.down() == []
     assert ((tmp_path / STATE_FILE).read_text() == "of the first stop") != has_started
     assert (tmp_path / STATE_FILE).exists()
+
+
+async def test_a_stop_that_found_no_broker_replaces_no_state_that_another_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had not waited for the other one: that took too long, or the file system has no locks."""
+
+    async def state(**_: object) -> ClusterState:
+        (tmp_path / STATE_FILE).write_text("of the first stop")
+        return at_the_end()
+
+    cluster = LocalCluster(tmp_path, 1)
+    monkeypatch.setattr(cluster.zookeeper, "state", state)
+    assert await cluster.down() == []
+    assert (tmp_path / STATE_FILE).read_text() == "of the first stop"
+
+
+def test_a_stop_waits_for_one_that_has_to_kill_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited as long as the first one waits for that broker, and then wrote a state that knew less."""
+    waited: list[float] = []
+
+    @contextlib.asynccontextmanager
+    async def only_stop(data_directory: Path, timeout_s: float) -> AsyncIterator[None]:
+        waited.append(timeout_s)
+        yield
+
+    monkeypatch.setattr(cluster_file, "only_stop", only_stop)
+    cluster_file.write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    CliRunner().invoke(minibroker, ["cluster", "down", "--data-dir", str(tmp_path), "--timeout", "7"])
+    assert waited[0] > 7 + local_cluster.KILL_TIMEOUT_S
 
 
 async def test_one_stop_waits_for_another(tmp_path: Path) -> None:
