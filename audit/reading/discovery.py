@@ -161,11 +161,11 @@ def _log_directories(directory: str) -> tuple[list[str], list[str]]:
 
 
 def _holds_a_broker(path: str) -> bool:
-    """Whether this entry of a cluster's data directory is a log directory. What the user may not enter is one only if
-    its name says so: the root of a disk has a `lost+found`."""
+    """Whether this entry of a cluster's data directory is a log directory. What cannot be entered is one only if its
+    name says so: the root of a disk has a `lost+found`, and a mount may be dead."""
     try:
         return _is_directory(path) and _is_log_directory(path)
-    except PermissionError:
+    except OSError:
         if _BROKER_DIRECTORY.search(os.path.basename(path)) is None:
             return False
         raise

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,6 +282,25 @@ def test_a_directory_that_the_disk_does_not_list_is_no_lack_of_rights(
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(AuditError, match="a-b-0-7 cannot be read: Input/output error; mend its disk, or audit the oth"):
+        discover([str(cluster.root)])
+
+
+def test_a_mount_beside_the_brokers_that_is_not_connected_does_not_end_the_audit(
+    cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead mount of a network or of a user's file system. In the place of a broker's directory it does."""
+    ask, refused = os.stat, str(cluster.root / "backup")
+
+    def refuse(path: str, **how: Any) -> object:
+        if str(path) == refused:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), path)
+        return ask(path, **how)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    (cluster.root / "backup").mkdir()
+    assert [log.broker for log in discover([str(cluster.root)]).log_directories] == [1, 2, 3]
+    refused = str(cluster.root / "broker-2")
+    with pytest.raises(AuditError, match="broker-2 cannot be read"):
         discover([str(cluster.root)])
 
 
