@@ -22,12 +22,13 @@ from minibroker.controller.core.control_requests import (
     ControlRequest,
     LeaderAndIsr,
     PartitionOrder,
+    UpdateMetadata,
     changes_a_log,
     to_requests,
 )
 from minibroker.controller.core.controller_state import RegisteredBroker
 from minibroker.controller.send_queue import OrderBatch, SendQueue
-from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.wire.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
@@ -70,8 +71,9 @@ class BrokerChannel:
         self._on_answer = on_answer
         self._request_timeout_ms = request_timeout_ms
         self._queue = SendQueue()
-        self._unanswered: list[PartitionOrder] = []
-        """Those of the batch that is being sent."""
+        self.may_lead: set[TopicPartition] = set()
+        """Partitions that the broker was ordered to lead, and has not answered a later order about: if it falls silent,
+        it may go on."""
         self._filled = asyncio.Event()
         client_id = f"controller-{sender.controller_id}"
         dial = partial(
@@ -105,11 +107,6 @@ class BrokerChannel:
         """Whole pauses between checks in which an order has not been answered. The first check may come right after
         the order."""
         return self.ticks - 1 if self.waits_for_answer else 0
-
-    def untold(self) -> frozenset[TopicPartition]:
-        """Partitions whose last LeaderAndIsr the broker has not answered."""
-        waiting = [*self._unanswered, *self._queue.orders()]
-        return frozenset(each.partition for each in waiting if isinstance(each, LeaderAndIsr))
 
     def put(self, live_brokers: tuple[LiveBroker, ...], orders: Sequence[PartitionOrder]) -> None:
         """Queue orders of one kind."""
@@ -145,15 +142,17 @@ class BrokerChannel:
         for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
             if sent and changes_a_log(orders[sent]) and self._queue.holds_election():  # `sent`: something is, each time
                 self._queue.put_back(batch, orders[sent:])
-                break
-            self._unanswered = orders[sent:]
+                return
+            part = orders[sent : sent + sum(len(topic.partition_states) for topic in request.topic_states)]
+            led = {each.partition for each in part if _is_to_lead(each, self.broker.broker_id)}
+            self.may_lead |= led
             await self._deliver(request)
+            self.may_lead -= {each.partition for each in part if not isinstance(each, UpdateMetadata)} - led
             while self.asks_again:
                 self.is_asking_again, self.asks_again = True, False
                 await self._deliver(*to_requests(self._sender, self.broker.broker_epoch, (), ()))
             self.is_asking_again = False
-            sent += sum(len(topic.partition_states) for topic in request.topic_states)
-        self._unanswered = []
+            sent += len(part)
 
     async def _deliver(self, request: ControlRequest) -> None:
         request = replace(request, order_number=next(self._numbers))
@@ -183,3 +182,7 @@ class BrokerChannel:
         if self._logged_at is None or now - self._logged_at >= RETRY_LOG_INTERVAL_SECONDS:
             self._logged_at = now
             logger.warning("%s to broker %d is sent again: %s", what, self.broker.broker_id, problem)
+
+
+def _is_to_lead(order: PartitionOrder, broker_id: BrokerId) -> bool:
+    return isinstance(order, LeaderAndIsr) and order.content.leader == broker_id

@@ -243,4 +243,5 @@ def silence_of(channel: BrokerChannel) -> BrokerSilent | None:
     of, seconds = channel.broker, channel.silent_ticks * WATCH_SECONDS
     if seconds < SILENT_SECONDS:
         return None
-    return BrokerSilent(broker_id=of.broker_id, broker_epoch=of.broker_epoch, seconds=seconds, untold=channel.untold())
+    may_lead = frozenset(channel.may_lead)
+    return BrokerSilent(broker_id=of.broker_id, broker_epoch=of.broker_epoch, seconds=seconds, may_lead=may_lead)

@@ -13,7 +13,7 @@ Orders about different partitions need no order among them. So an election overt
 deleted, which may take a broker many seconds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -59,13 +59,9 @@ class SendQueue:
         """The oldest batch; nothing is merged into it from now on."""
         return self._batches.pop(0) if self._batches else None
 
-    def orders(self) -> Iterator[PartitionOrder]:
-        """All that wait."""
-        return (each for batch in self._batches for each in batch.orders.values())
-
     def holds_election(self) -> bool:
         """Whether an order waits about a log that should be there."""
-        return any(_is_election(each) for each in self.orders())
+        return any(_is_election(each) for batch in self._batches for each in batch.orders.values())
 
     def put_back(self, batch: OrderBatch, left: Sequence[PartitionOrder]) -> None:
         """These orders of a taken batch were not sent yet: elections go before them."""

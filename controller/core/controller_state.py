@@ -163,9 +163,6 @@ class ControllerState(msgspec.Struct, kw_only=True):
     """Those of `unresponsive` that registered during this controller epoch and have not answered since."""
     silent_seconds: dict[BrokerId, float] = {}
     """How long an order to these brokers has been waiting for its answer."""
-    former_leaders: dict[TopicPartition, BrokerId] = {}
-    """Brokers that led these partitions before the present leader, and stayed in sync: they run on, and lead on if they
-    were not told."""
     topics: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
     """Partitions without an entry are new."""
@@ -228,7 +225,6 @@ class ControllerState(msgspec.Struct, kw_only=True):
         partitions = self.partitions_of(topic) if topic in self.topics else []
         for partition in partitions:
             self.leaderships.pop(partition, None)
-            self.former_leaders.pop(partition, None)
         self.forget_logs(partitions)
         self.topics.pop(topic, None)
         self.deletions.pop(topic, None)

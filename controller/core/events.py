@@ -199,8 +199,8 @@ class BrokerSilent(ControllerEvent, frozen=True, kw_only=True):
     broker_epoch: BrokerEpoch
     seconds: float
     """Of this controller's own running time."""
-    untold: frozenset[TopicPartition] = frozenset()
-    """Partitions whose last LeaderAndIsr is among what it has not answered."""
+    may_lead: frozenset[TopicPartition] = frozenset()
+    """Partitions that it was ordered to lead, and has not answered a later order about."""
 
 
 class LeaderCutOff(ControllerEvent, frozen=True, kw_only=True):

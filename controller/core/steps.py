@@ -154,8 +154,6 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
     state.unresponsive = (state.unresponsive - affected) | frozenset([*came, *bounced])
     state.newly_registered = (state.newly_registered - affected) | frozenset([*came, *bounced])
     state.silent_seconds = {each: at for each, at in state.silent_seconds.items() if each not in affected}
-    former = state.former_leaders
-    state.former_leaders = {each: former[each] for each in former if former[each] not in affected}
     state.logs = {each: logs for each, logs in state.logs.items() if each not in affected}
     state.asked_logs = {each: asked for each, asked in state.asked_logs.items() if each not in affected}
 
@@ -244,7 +242,6 @@ def _on_leaderships_written(state: ControllerState, event: LeadershipsWritten) -
     for change in event.written:
         _assert_follows(state, change)
         state.leaderships[change.partition] = change.after
-        unresponsive_brokers.note_former_leader(state, change)
     for partition in sorted(event.lost):
         leadership = event.lost[partition]
         if leadership is None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.effects import ask_logs, report_waits, send_leader_and_isr, write_effects
-from minibroker.controller.core.election import PartitionChange, elect_all
+from minibroker.controller.core.election import elect_all
 from minibroker.controller.core.events import (
     BrokerAnswered,
     BrokerSilent,
@@ -103,16 +103,7 @@ def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[Contro
     ]
     if 2 * len(silent) > len(others):
         return [Resign(reason=f"brokers {silent} do not answer it for {event.seconds:.0f} s, most of those there are")]
-    return [*effects, *_replace(state, broker_id, f"does not answer for {event.seconds:g} s", event.untold)]
-
-
-def note_former_leader(state: ControllerState, change: PartitionChange) -> None:
-    """Only one that stays in sync goes on unless it is told: others were restarted, stop, or have reported that their
-    replica is offline."""
-    leader, before = change.after.leader, None if change.before is None else change.before.leader
-    if leader is not None and before not in (None, leader) and before in change.after.in_sync_replicas:
-        assert before is not None
-        state.former_leaders[change.partition] = before
+    return [*effects, *_replace(state, broker_id, f"does not answer for {event.seconds:g} s", event.may_lead)]
 
 
 def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[ControllerEffect]:
@@ -124,13 +115,13 @@ def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[Contr
 
 
 def _replace(
-    state: ControllerState, broker_id: BrokerId, why: str, untold: frozenset[TopicPartition] = frozenset()
+    state: ControllerState, broker_id: BrokerId, why: str, may_lead: frozenset[TopicPartition] = frozenset()
 ) -> list[ControllerEffect]:
     """Fence the broker, if other replicas can take over, or have done so and it was not told."""
     led = [
         each
         for each in state.partitions_on({broker_id})
-        if _can_be_replaced(state, each, broker_id) or (each in untold and state.former_leaders.get(each) == broker_id)
+        if _can_be_replaced(state, each, broker_id) or (each in may_lead and _was_replaced(state, each, broker_id))
     ]
     if not led:
         return []
@@ -159,3 +150,10 @@ def _can_be_replaced(state: ControllerState, partition: TopicPartition, broker_i
         and each not in state.unresponsive
         for each in leadership.in_sync_replicas
     )
+
+
+def _was_replaced(state: ControllerState, partition: TopicPartition, broker_id: BrokerId) -> bool:
+    """Another broker leads. A replica that is offline or being deleted serves nothing, whatever it was told."""
+    leadership = state.leaderships.get(partition)
+    is_led = leadership is not None and leadership.leader not in (None, broker_id)
+    return is_led and state.is_online(partition, broker_id) and not state.is_being_deleted(partition.topic)

@@ -87,6 +87,12 @@ class FakeBroker:
     async def unregister(self) -> None:
         await self.coordination.delete(znodes.broker_path(self.broker_id))
 
+    def answer_again(self) -> None:
+        """Be mute no more, and have what was not answered sent again."""
+        self.is_mute = False
+        for connection in list(self.server.connections.values()):
+            connection.abort_because("the test has the order sent again")
+
     def _handle(self, incoming: IncomingRequest) -> None:
         body = incoming.body
         if isinstance(body, ConfirmFailureRequest):

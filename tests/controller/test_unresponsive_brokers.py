@@ -14,7 +14,6 @@ from minibroker.controller.core.events import (
     BrokerSilent,
     ControllerEffect,
     LeaderCutOff,
-    LeadershipsWritten,
     RegistrationsChanged,
     ReplicasFailed,
     Resign,
@@ -222,37 +221,38 @@ def test_a_silent_broker_is_not_elected() -> None:
     assert leaders(step(state, RegistrationsChanged(brokers={each: broker(each) for each in (2, 3, 4)}))) == [3]
 
 
-def moved_from(former: int, after: Leadership) -> ControllerState:
-    """Broker `former` led partition 0 until this write."""
-    state = cluster_state(1, 2, 3, 4, now=leadership(former, 2, 3))
-    change = PartitionChange(partition=T0, before=state.leaderships[T0], after=after, reason="test")
-    step(state, LeadershipsWritten(written=(change,)))
-    return state
-
-
-def silent_and_untold(state: ControllerState) -> list[ControllerEffect]:
-    event = BrokerSilent(broker_id=2, broker_epoch=state.brokers[2].broker_epoch, seconds=LONG, untold=frozenset([T0]))
-    return of(Unregister, step(state, event))
-
-
-def test_a_broker_that_was_not_told_that_it_leads_no_more_is_unregistered_for_its_silence() -> None:
+@pytest.mark.parametrize(
+    ("now", "is_unregistered"),
+    [
+        (leadership(3, 2, 3), True),
+        (leadership(1, 1, 2, 3), True),
+        (leadership(1, 1), True),
+        (leadership(2, 2), False),
+        (leadership(None, 3), False),
+        (None, False),
+    ],
+    ids=["another leads", "a third leads", "it left the ISR", "it leads again, alone", "none leads", "topic is gone"],
+)
+def test_a_broker_that_was_not_told_that_another_one_leads_is_unregistered_for_its_silence(
+    now: Leadership | None, is_unregistered: bool
+) -> None:
     """The link from the controller was cut just when a rebalance moved its only leadership away: it went on serving
-    reads and writes with acks=1 beside the new leader."""
-    told_of = leadership(3, 2, 3, epoch=6, version=8)
-    assert silent_and_untold(moved_from(2, told_of)) == [Unregister(broker_id=2, broker_epoch=20)]
-    assert of(Unregister, step(moved_from(2, told_of), silent(2, LONG))) == [], "it has answered that order"
-    assert silent_and_untold(moved_from(3, leadership(3, 2, 3, epoch=6, version=8))) == [], "another one led"
-    for left in (leadership(3, 3, epoch=6, version=8), leadership(None, 2, 3, epoch=6, version=8)):
-        assert silent_and_untold(moved_from(2, left)) == [], "it stops, or was started again"
+    reads and writes with acks=1 beside the new leader. It is not unregistered where no other broker leads: it may be
+    the only one that can lead its other partitions."""
+    state = cluster_state(1, 2, 3, 4, now=now)
+    untold = replace(silent(2, LONG), may_lead=frozenset([T0]))
+    assert bool(of(Unregister, step(state, untold))) is is_unregistered
+    assert of(Unregister, step(state, silent(2, LONG))) == [], "it has answered that order, however long ago it led"
 
-    state = moved_from(2, told_of)
-    step(state, RegistrationsChanged(brokers={**state.brokers, 2: broker(2, epoch=99)}))
-    step(state, BrokerAnswered(broker_id=2, broker_epoch=99))
-    assert silent_and_untold(state) == [], "no leadership outlives its registration"
-    state = moved_from(2, told_of)
-    state.forget_topic("lines")
-    state.topics, state.leaderships = moved_from(2, told_of).topics, {T0: told_of}
-    assert silent_and_untold(state) == [], "that was another topic of this name"
+
+def test_a_replica_that_serves_nothing_is_no_reason_to_unregister_its_broker() -> None:
+    untold = replace(silent(2, LONG), may_lead=frozenset([T0]))
+    state = cluster_state(1, 2, 3, 4, now=leadership(3, 2, 3))
+    state.offline_replicas = {2: frozenset([T0])}
+    assert step(state, untold) == []
+    state = cluster_state(1, 2, 3, 4, now=leadership(3, 2, 3))
+    state.deletions = {"lines": Deletion(is_started=True)}
+    assert step(state, untold) == []
 
 
 @pytest.mark.parametrize(
