@@ -1,7 +1,8 @@
 """Writing the cluster's facts to ZooKeeper, as the controller of one epoch.
 
 Owns: the fence on every write (a multi that checks /controller_epoch), batches of bounded size, and the handling of
-lost answers. Leaves to others: decisions, and reading (`cluster_reader`).
+lost answers and of states that brokers have no right to write. Leaves to others: decisions, and reading
+(`cluster_reader`).
 
 Theory. A write that fails its fence means that another controller was elected: `Deposed`, whatever else is going on.
 After a write that fails the version of its own znode, or has an unknown outcome, the znode is read again. If it holds
@@ -32,6 +33,7 @@ from minibroker.runtime.ports import (
     DeleteOp,
     NodeExists,
     NoNode,
+    NotAuthorized,
     NotEmpty,
     Operation,
     SetOp,
@@ -51,6 +53,14 @@ class TopicExists(Exception):
     """Another client has created it."""
 
 
+class WriteRefused(Exception):
+    """Brokers have no right to this one of the operations: another tool has given its node an ACL of its own."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"no right to operation {index}")
+        self.index = index
+
+
 class ClusterStore(ClusterReader):
     """Reads anything; writes under the fence of one controller epoch."""
 
@@ -64,10 +74,20 @@ class ClusterStore(ClusterReader):
         super().__init__(coordination, fence, observer, on_broker_gone)
         self._epoch_check = CheckOp(path=znodes.CONTROLLER_EPOCH, version=fence.epoch_version)
 
-    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """All or nothing, fenced. Raises Deposed, what the operations raise, and WriteOutcomeUnknown."""
+    async def multi(self, operations: Sequence[Operation], *, waits_for_rights: bool = True) -> list[str | Stat | None]:
+        """All or nothing, fenced. Raises Deposed, what the operations raise, and WriteOutcomeUnknown. Waits until
+        brokers have the right to each operation, or raises WriteRefused."""
+
+        async def ask() -> list[str | Stat | None]:
+            try:
+                return await self._coordination.multi([self._epoch_check, *operations])
+            except NotAuthorized as error:
+                if waits_for_rights or not error.index:
+                    raise
+                raise WriteRefused(error.index - 1) from error
+
         try:
-            results = await self.patiently(lambda: self._coordination.multi([self._epoch_check, *operations]))
+            results = await self.patiently(ask)
         except (BadVersion, NoNode) as error:
             if error.index == 0:
                 raise Deposed(f"controller epoch {self._fence.controller_epoch} is over") from error
@@ -94,10 +114,17 @@ class ClusterStore(ClusterReader):
         broken: frozenset[TopicPartition] = frozenset()
         with_parents = True
         while changes:
+            operations = [(op, change) for change in changes for op in _write_operations(change, with_parents)]
             try:
-                await self.multi([op for change in changes for op in _write_operations(change, with_parents)])
+                await self.multi([op for op, _ in operations], waits_for_rights=False)
                 written += [_as_written(change) for change in changes]
                 break
+            except WriteRefused as refusal:
+                _, change = operations[refusal.index]
+                broken |= self._leave_unwritable([change])
+                lost[change.partition] = None
+                changes.remove(change)
+                continue
             except (BadVersion, NodeExists, NoNode, WriteOutcomeUnknown):
                 stored, unreadable = await self.read_leaderships([change.partition for change in changes])
             broken |= unreadable | await self._of_removed_states(changes, stored, unreadable)
@@ -115,7 +142,9 @@ class ClusterStore(ClusterReader):
                 else:
                     lost[change.partition] = now
             changes = await self._of_topics_that_exist(pending)
-            await self._make_partition_nodes(changes)
+            refused = await self._make_partition_nodes(changes)
+            broken |= self._leave_unwritable(refused)
+            changes = [change for change in changes if change not in refused]
             with_parents = False
         return LeadershipsWritten(written=tuple(written), lost=lost, unreadable=broken)
 
@@ -145,18 +174,33 @@ class ClusterStore(ClusterReader):
         there = {topic for topic, is_there in zip(topics, found, strict=True) if is_there}
         return [change for change in changes if change.partition.topic in there]
 
-    async def _make_partition_nodes(self, changes: Sequence[PartitionChange]) -> None:
-        """Create missing znodes above the states (a topic that another tool created has none)."""
+    def _leave_unwritable(self, changes: Sequence[PartitionChange]) -> frozenset[TopicPartition]:
+        """Report the states that brokers have no right to write. Tried until they have it, each would hold up all other
+        elections."""
+        for change in changes:
+            path = znodes.partition_state_path(change.partition)
+            self._leave_state_alone(path, "another tool gave brokers no right to write it")
+        return frozenset(change.partition for change in changes)
+
+    async def _make_partition_nodes(self, changes: Sequence[PartitionChange]) -> list[PartitionChange]:
+        """Create missing znodes above the states (a topic that another tool created has none). Returns the changes for
+        which brokers have no right to."""
+        refused: set[str] = set()
         new = [change.partition for change in changes if change.before is None]
         paths = [znodes.partitions_path(topic) for topic in sorted({partition.topic for partition in new})]
         paths += [znodes.partition_path(partition) for partition in new]
         for path in paths:
             if not await self.exists(path):
-                await self._create_unless_there(path)
+                try:
+                    await self._create_unless_there(path, waits_for_rights=False)
+                except WriteRefused:
+                    refused.add(path)
+        above = {each: (znodes.partitions_path(each.topic), znodes.partition_path(each)) for each in new}
+        return [each for each in changes if not refused.isdisjoint(above.get(each.partition, ()))]
 
-    async def _create_unless_there(self, path: str) -> None:
+    async def _create_unless_there(self, path: str, *, waits_for_rights: bool = True) -> None:
         try:
-            await self.multi([CreateOp(path=path, data=b"")])
+            await self.multi([CreateOp(path=path, data=b"")], waits_for_rights=waits_for_rights)
         except (NodeExists, NoNode, WriteOutcomeUnknown):
             return  # the next attempt sees the result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from minibroker.protocol.wire.messages import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState
-from minibroker.runtime.ports import NotAuthorized, Stat, Watcher
+from minibroker.runtime.ports import CreateOp, NotAuthorized, Operation, Stat, Watcher
 from minibroker.simulation.world.coordination import SimulatedCoordination
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_proposals import is_led
@@ -147,6 +147,45 @@ def test_a_znode_that_brokers_may_not_read_stops_no_failover(
         controller = controller or await cluster.controller()
         await fails_over(cluster, controller)
         await cluster.until(lambda: path in controller.service.ignored_nodes())
+
+    story()
+
+
+@pytest.mark.parametrize("has_state", [True, False], ids=["state", "no state yet"])
+def test_a_topic_that_brokers_may_read_and_not_write_stops_no_failover(
+    has_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tool made it with an ACL of its own. The controller tried to write its states without end, and did
+    nothing else."""
+    multi, locked = SimulatedCoordination.multi, znodes.topic_path("locked")
+    path = znodes.partition_state_path(TopicPartition("locked", 0))
+
+    async def writable(self: SimulatedCoordination, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        for index, each in enumerate(operations):
+            if not each.path.startswith(locked):
+                continue
+            if isinstance(each, CreateOp) and await self.exists(each.path.rpartition("/")[0]) is None:
+                break  # ZooKeeper looks for the parent first
+            error = NotAuthorized(each.path)
+            error.index = index
+            raise error
+        return await multi(self, operations)
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        controller = await cluster.controller()
+        if has_state:
+            await cluster.create(controller, "locked", [[1, 2]])
+        monkeypatch.setattr(SimulatedCoordination, "multi", writable)
+        if not has_state:
+            await plant(cluster, znodes.topic_config_path("locked"), ConfigNode(config={}).encode())
+            await plant(cluster, locked, assignment({"0": [1, 2], "1": [2]}))
+        await fails_over(cluster, controller)
+        assert path in controller.service.ignored_nodes()
+        if has_state:
+            assert is_led(await cluster.state("locked")) == (1, 0, [1, 2])
+            assert cluster.brokers[2].leader_and_isr("locked", 0)[-1].leader == 1
 
     story()
 
