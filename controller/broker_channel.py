@@ -111,6 +111,7 @@ class BrokerChannel:
     def put(self, live_brokers: tuple[LiveBroker, ...], orders: Sequence[PartitionOrder]) -> None:
         """Queue orders of one kind."""
         self._queue.put(live_brokers, orders)
+        self.may_lead |= _led(orders, self.broker.broker_id)
         self._put_count += 1
         self._filled.set()
 
@@ -144,8 +145,8 @@ class BrokerChannel:
                 self._queue.put_back(batch, orders[sent:])
                 return
             part = orders[sent : sent + sum(len(topic.partition_states) for topic in request.topic_states)]
-            led = {each.partition for each in part if _is_to_lead(each, self.broker.broker_id)}
-            self.may_lead |= led
+            led = _led(part, self.broker.broker_id)
+            self.may_lead |= led  # again: another order may have been answered since these were queued
             await self._deliver(request)
             self.may_lead -= {each.partition for each in part if not isinstance(each, UpdateMetadata)} - led
             while self.asks_again:
@@ -184,5 +185,6 @@ class BrokerChannel:
             logger.warning("%s to broker %d is sent again: %s", what, self.broker.broker_id, problem)
 
 
-def _is_to_lead(order: PartitionOrder, broker_id: BrokerId) -> bool:
-    return isinstance(order, LeaderAndIsr) and order.content.leader == broker_id
+def _led(orders: Sequence[PartitionOrder], broker_id: BrokerId) -> set[TopicPartition]:
+    """Partitions that the broker leads by these orders."""
+    return {each.partition for each in orders if isinstance(each, LeaderAndIsr) and each.content.leader == broker_id}
