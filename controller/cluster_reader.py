@@ -80,6 +80,10 @@ keep."""
 UNTIL_WRITTEN_AGAIN = "until its settings are written again (`topic alter`), its records are kept whatever their age"
 
 
+class NotReadable(CorruptZnode):
+    """Another tool has given the node an ACL of its own."""
+
+
 class Deposed(Exception):
     """Another controller was elected, or the session is over: nothing may be written or sent any more."""
 
@@ -104,6 +108,8 @@ class ClusterReader:
         self._observer = observer
         self._on_broker_gone = on_broker_gone
         self.ignored_nodes = IgnoredNodes()
+        self._registrations: dict[str, RegisteredBroker] = {}
+        """As last read."""
 
     async def is_still_active(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -112,6 +118,7 @@ class ClusterReader:
     async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, RegisteredBroker]:
         names = sorted(await self._children(znodes.BROKER_IDS, watcher), key=lambda name: (len(name), name))
         self.ignored_nodes.listed(znodes.BROKER_IDS, names)
+        self._registrations = {each: self._registrations[each] for each in names if each in self._registrations}
         if len(names) > BROKERS_MAX:
             logger.error("%s: only the first %d of %d are known", znodes.BROKER_IDS, BROKERS_MAX, len(names))
         brokers = await self.all(names[:BROKERS_MAX], self._read_broker)
@@ -284,18 +291,29 @@ class ClusterReader:
         except NoNode:
             self._on_broker_gone(name)
             return None  # gone meanwhile; the watch reports it
+        except NotReadable as error:
+            self._ignore(path, error)
+            return await self._as_last_read(name)
         except ProtocolError as error:
             self._ignore(path, error)
             return None
         self.ignored_nodes.remove(path)
         listeners = registration.listeners()
-        return RegisteredBroker(
+        self._registrations[name] = RegisteredBroker(
             broker_id=broker_id,
             broker_epoch=stat.czxid,
             incarnation_id=registration.incarnation_id,
             directory_id=registration.directory_id,
             listeners=tuple((each, *listeners[each]) for each in listeners),
         )
+        return self._registrations[name]
+
+    async def _as_last_read(self, name: str) -> RegisteredBroker | None:
+        """The broker, if this is still the same registration, of which nothing changes. As one that is gone it would
+        be told nothing, and lead on beside its successor."""
+        known = self._registrations.get(name)
+        stat = await self.patiently(lambda: self._coordination.exists(f"{znodes.BROKER_IDS}/{name}"))
+        return known if known is not None and stat is not None and stat.czxid == known.broker_epoch else None
 
     async def read_topic(self, name: str) -> Topic | None:
         path = znodes.topic_path(name)
@@ -367,14 +385,14 @@ class ClusterReader:
                 await asyncio.sleep(REFUSED_SECONDS)
 
     async def _get(self, path: str) -> tuple[bytes, Stat]:
-        """Raises NoNode, and CorruptZnode for a node that brokers may not read. Asked for until they may, it would hold
-        up everything else."""
+        """Raises NoNode, and NotReadable for a node that brokers have no right to. Asked for until they have it, it
+        would hold up everything else."""
 
         async def ask() -> tuple[bytes, Stat]:
             try:
                 return await self._coordination.get(path)
             except NotAuthorized as error:
-                raise CorruptZnode("another tool gave brokers no right to read it") from error
+                raise NotReadable("another tool gave brokers no right to read it") from error
 
         return await self.patiently(ask)
 

@@ -151,6 +151,38 @@ def test_a_znode_that_brokers_may_not_read_stops_no_failover(
     story()
 
 
+def test_a_broker_whose_registration_may_not_be_read_any_more_stays_what_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counted as gone, and was told nothing: it led on beside its successor. A registration's content never changes,
+    and anyone may read its age."""
+    get, path = SimulatedCoordination.get, znodes.broker_path(1)
+
+    async def readable(self: SimulatedCoordination, asked: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        if asked == path:
+            raise NotAuthorized(asked)
+        return await get(self, asked, watcher)
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        controller = await cluster.controller()
+        await cluster.create(controller, "lines", [[1, 2, 3]])
+        active = controller.service._active
+        assert active is not None
+        known = active.state.brokers[1]
+        monkeypatch.setattr(SimulatedCoordination, "get", readable)
+        await cluster.add_broker(4)
+        await cluster.until(lambda: 4 in active.state.brokers)
+        assert active.state.brokers[1] == known
+        assert path in controller.service.ignored_nodes()
+        await cluster.brokers[1].unregister()
+        await cluster.brokers[1].register()
+        await cluster.until(lambda: 1 not in active.state.brokers)
+
+    story()
+
+
 @pytest.mark.parametrize("has_state", [True, False], ids=["state", "no state yet"])
 def test_a_topic_that_brokers_may_read_and_not_write_stops_no_failover(
     has_state: bool, monkeypatch: pytest.MonkeyPatch
