@@ -12,9 +12,8 @@ CONTROLLERS = (
         edits=(
             Edit(
                 "controller.cluster_store",
-                "            results = await self.patiently(lambda: self._coordination.multi([self._epoch_check, *operations]))\n",
-                "            results = await self.patiently(lambda: self._coordination.multi([*operations]))\n"
-                "            return results\n",
+                "                return await self._coordination.multi([self._epoch_check, *operations])\n",
+                "                return [None, *await self._coordination.multi([*operations])]\n",
             ),
             Edit("controller.cluster_store", "            if error.index == 0:\n", "            if False:\n"),
         ),
