@@ -26,6 +26,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from minibroker.command_line import NO_RIGHT_CURE
+from minibroker.file_lock import try_lock
 from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait_until
 from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.files.checkpoints import LOCK, parse_partition_directory_name
@@ -378,12 +379,9 @@ def _is_locked(path: Path) -> bool:
     """Does a process hold this lock of a log directory? It may be a broker that no command of this cluster started."""
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(file.fileno())
     except OSError:
-        pass
-    return False
+        return False
 
 
 _HELD: set[Path] = set()
@@ -417,20 +415,10 @@ async def only_stop(data_directory: Path, timeout_s: float) -> AsyncIterator[Non
         yield
         return
     try:
-        await wait_until(lambda: _locked(descriptor), timeout_s)
+        await wait_until(lambda: try_lock(descriptor), timeout_s)
         yield
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # the file system has no locks
-        pass
-    return True
 
 
 def _wait_for_lock(descriptor: int, data_directory: Path) -> None:

@@ -6,13 +6,13 @@ Theory. An error that came out of the counting of acknowledgements would lose th
 nothing more and keeps its problem, and who sends looks there between two chunks of lines.
 """
 
-import fcntl
 import os
 import stat
 from collections.abc import Callable
 from typing import BinaryIO
 
 from minibroker.command_line import note, print_json
+from minibroker.file_lock import try_lock
 from minibroker.protocol.ids import TopicPartition
 
 
@@ -73,20 +73,11 @@ def opened_report(path: str) -> ReportFile:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # it is empty until the first records are acknowledged
-            _lock(descriptor)
+            if not try_lock(descriptor):
+                raise BlockingIOError
             if os.fstat(descriptor).st_size:
                 raise FileExistsError
     except OSError:
         os.close(descriptor)
         raise
     return ReportFile(os.fsdecode(path), os.fdopen(descriptor, "wb", 1 << 20))
-
-
-def _lock(descriptor: int) -> None:
-    """Until it is closed. Not where the file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
