@@ -28,6 +28,8 @@ from minibroker.simulation.world.world import PROVISIONED_DIRECTORY, SimulatedWo
 
 PORT = 9092
 POLL_SECONDS = 0.05
+HELD_SECONDS = 0.1
+"""A call to a disk that holds its process for longer is a slow one."""
 
 
 class SimulatedCluster:

@@ -110,7 +110,7 @@ class Repairs:
     def reset(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
         topic_partition = damaged.topic_partition
-        if self._is_hopeless(topic_partition):
+        if self.is_hopeless(topic_partition):
             damaged.report(RepairGivenUp, times=REPAIRS_MAX + 1)
             return damaged
         if not self._directory.may_set_aside:
@@ -137,7 +137,8 @@ class Repairs:
         self._disk.on_changed()
         return partition
 
-    def _is_hopeless(self, topic_partition: TopicPartition) -> bool:
+    def is_hopeless(self, topic_partition: TopicPartition) -> bool:
+        """Whether it was repaired so often lately that it is not repaired again."""
         now_ms = self._now_ms()
         recent = [at for at in self._begun_ms.get(topic_partition, []) if now_ms - at < REPAIRS_WITHIN_MS]
         self._begun_ms[topic_partition] = recent

@@ -66,7 +66,7 @@ class Links:
         self._cut_off_since: dict[frozenset[str], float] = {}
         """When the first of the last cuts in a row began between two machines, on either way."""
         self._healed_at: dict[frozenset[str], float] = {}
-        """The last healed cut: from when, until when."""
+        """When a cut between two machines was last healed."""
         self.contacts: dict[tuple[str, str], Contact] = {}
         """By observer and observed machine."""
         self._serial = 0

@@ -64,8 +64,7 @@ class Fabric(Links):
         self.cuts.setdefault((source, target), now)
 
     def heal(self, source: str, target: str) -> None:
-        since = self.cuts.pop((source, target), None)
-        if since is not None:
+        if self.cuts.pop((source, target), None) is not None:
             self._healed_at[frozenset((source, target))] = self.loop.time()
         for end in list(self._ends.values()):
             if end.host == target:

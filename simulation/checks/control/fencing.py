@@ -33,7 +33,7 @@ from minibroker.runtime.observer import Handlers
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.cluster import HELD_SECONDS, SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
 from minibroker.simulation.world.observations import (
     AnswerArrived,
@@ -66,8 +66,6 @@ looked, and may stand still before it writes, for less than its session, which i
 UNMADE_SECONDS = 1.0
 """For this long after a failed disk call, a broker may report that it could not create a log: it answers the order at
 once."""
-HELD_SECONDS = 0.1
-"""A call to a disk that holds its process for longer is a slow one."""
 QUEUED_SECONDS = 1.0
 """The writer of a partition's state may have read the registrations this long before."""
 
@@ -331,7 +329,8 @@ class FencingChecker(Checker):
         return self._cluster.is_stopping(leader) or self._is_offline(leader, partition)
 
     def _informed_seconds(self) -> float:
-        """A controller that a slow disk holds again and again, for less than a session each time, acts later."""
+        """For how long the controller may act on what it read before: longer if a slow disk holds it again and again,
+        for less than a session each time."""
         held_at = self._held_at.get(self._cluster.controller() or 0, -math.inf)
         return CONFIRMATION_SECONDS if self._loop.elapsed - held_at < INFORMED_SECONDS else INFORMED_SECONDS
 

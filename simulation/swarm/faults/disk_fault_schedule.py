@@ -121,7 +121,7 @@ class DiskFaultSchedule:
             return False
         promised = [each for each in manager.partitions if self._injector.reference.is_promised(each.topic)]
         damaged = [each for each in promised if manager.partitions[each].state.damage is not None]
-        return any(map(manager.repairs._is_hopeless, damaged))
+        return any(map(manager.repairs.is_hopeless, damaged))
 
     def _scrubbing_seconds(self, broker: int) -> float:
         """How long this broker's scrubber may take to find all rot: it has its lowest speed, and begins once no slow

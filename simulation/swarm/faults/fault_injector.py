@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.cluster import HELD_SECONDS, SimulatedCluster
 from minibroker.simulation.swarm.loads.load_options import REMADE
 from minibroker.simulation.swarm.options import ADDRESS_GONE, RunOptions
 from minibroker.simulation.swarm.workload import Workload
@@ -24,8 +24,6 @@ LOOK_SECONDS = 0.01
 SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 FAULT_SECONDS_MIN = 0.1
-HELD_SECONDS = 0.1
-"""A call to a disk that holds its process for longer is a slow one."""
 RECREATED = TopicPartition("reborn", 0)
 """A topic that is deleted and made again; records of the topic that exists now are under promise
 (`recreated_topic`)."""
