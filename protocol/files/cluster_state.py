@@ -68,17 +68,15 @@ def parse_cluster_state(content: bytes) -> ClusterState:
 
 
 def _problem(state: ClusterState) -> str | None:
-    """What no cluster's state says. A name that names no partition would not be looked for by any check."""
+    """What stands in it that no cluster has; None: nothing. No check would look for a name that names no partition."""
     for name in (*state.partitions, *state.witnesses):
         if parse_partition_directory_name(name) is None:
             return f"{name!r:.300} does not name a partition"
     for name, each in state.partitions.items():
-        brokers = (*each.isr, *each.isr_before, *each.replicas, each.leader_epoch)
-        if (
-            not all(0 <= number <= MAX_INT32 for number in brokers)
-            or not 0 <= (each.committed_before or 0) < MAX_OFFSET
-        ):
-            return f"{name}: {each!r:.300}"
+        numbers = (*each.isr, *each.isr_before, *each.replicas, each.leader_epoch)
+        is_possible = all(0 <= number <= MAX_INT32 for number in numbers)
+        if not is_possible or not 0 <= (each.committed_before or 0) < MAX_OFFSET:
+            return f"{name} has a number that no cluster has: {each!r:.300}"
     try:
         for number in state.brokers:
             parse_id(number)
