@@ -39,6 +39,11 @@ ANSWER_SECONDS_MAX = 30.0
 log = logging.getLogger("minibroker.producer_ids")
 
 
+def waited_text(broker_id: BrokerId) -> str:
+    """What a request is told that waited for ANSWER_SECONDS_MAX."""
+    return f"broker {broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper"
+
+
 class ProducerIdsUnavailable(Exception):
     """No new block of ids is available now."""
 
@@ -78,8 +83,7 @@ class ProducerIds:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._answer(request)
         except TimeoutError:
-            text = f"broker {self._broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper"
-            return _refused(ErrorCode.REQUEST_TIMED_OUT, text)
+            return _refused(ErrorCode.REQUEST_TIMED_OUT, waited_text(self._broker_id))
 
     async def _answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if (request.producer_id < 0) != (request.producer_epoch < 0):

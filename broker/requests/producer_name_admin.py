@@ -8,7 +8,7 @@ keeps its epoch, and is refused its next one. The next start under the name gets
 
 import asyncio
 
-from minibroker.broker.requests.producer_ids import ANSWER_SECONDS_MAX
+from minibroker.broker.requests.producer_ids import ANSWER_SECONDS_MAX, waited_text
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId
 from minibroker.protocol.wire.message_types import NAME_MAX_LENGTH, PRODUCER_NAMES_MAX, clipped
@@ -42,8 +42,9 @@ class ProducerNameAdmin:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._list()
         except TimeoutError:
-            text = f"broker {self._broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper"
-            return ListProducerNamesResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+            return ListProducerNamesResponse(
+                error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=waited_text(self._broker_id)
+            )
 
     async def _list(self) -> ListProducerNamesResponse:
         begun_before = self._lists_begun
@@ -83,7 +84,7 @@ class ProducerNameAdmin:
         except CoordinationError as error:
             text = f"broker {self._broker_id} cannot read the names of producers now: {error}"
             return DeleteProducerNamesResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
-        late = f"not tried: broker {self._broker_id} waited {ANSWER_SECONDS_MAX:g} s for ZooKeeper before"
+        late = f"not tried: {waited_text(self._broker_id)} before"
         return DeleteProducerNamesResponse(
             responses=[
                 _refused(name, ErrorCode.REQUEST_TIMED_OUT, late)
