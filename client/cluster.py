@@ -351,7 +351,8 @@ class Cluster:
             if isinstance(error, RequestTimedOut):
                 if timeout_ms >= limit_ms:
                     connection.abort()
-                self.connections.end_if_silent(connection, reads, asked_at, limit_ms)
+                else:
+                    self.connections.end_if_silent(connection, reads, asked_at, limit_ms)
             self.request_refresh()
             raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
         return expect(reply, answer, Where(broker_id=broker_id))

@@ -81,7 +81,7 @@ UNTIL_WRITTEN_AGAIN = "until its settings are written again (`topic alter`), its
 
 
 class NotReadable(CorruptZnode):
-    """Another tool has given the node an ACL of its own."""
+    """Brokers have no right to read the node: another tool has given it an ACL of its own."""
 
 
 class Deposed(Exception):

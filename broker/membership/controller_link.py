@@ -65,9 +65,9 @@ class ControllerLink:
         """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
         again. A replica that leads has got one: a late report would only depose it."""
         self._recovered: set[TopicPartition] = set()
-        """Replicas that recovered since the last report. One that has failed again counts as well in between: a damaged
-        one that had begun its repair waits for a new epoch, and to the controller it would have been offline all the
-        time."""
+        """Replicas that recovered since the last report. One that has failed again since is first reported as well: a
+        damaged one that had begun its repair waits for a new epoch, and a controller that believes it offline all the
+        time begins none."""
         self._healing_reports_due = 0
         self._reports_sent = 0
 
@@ -113,8 +113,9 @@ class ControllerLink:
         if epoch is None:
             return False
         is_known = not self._healing_reports_due and (not offline or (epoch, offline) == self._reported)
+        # What is unreported and was known before may have had a role from another controller meanwhile.
         if is_known and not unreported and not failed_again:
-            return True  # but what failed again may have had a role from another controller meanwhile
+            return True
         due = self._healing_reports_due
         self._reports_sent += 1
         response = await self._ask(grouped_by_topic(offline), self._reports_sent)

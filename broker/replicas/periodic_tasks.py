@@ -155,7 +155,7 @@ class PeriodicTasks:
         manager.disk.offer_those_blocked()
 
     def _shorten_logs(self, now_ms: int) -> None:
-        """Close segments by age, and take what retention has deleted out of the logs."""
+        """Close segments by age. Remove the damaged logs of finished repairs, and what retention has deleted."""
         for partition in list(self._manager.partitions.values()):
             try:
                 partition.log.roll_if_aged(now_ms)

@@ -107,9 +107,7 @@ def _refuse_repeated(line: bytes) -> None:
         if names.count(name) > 1:
             raise BadRecord(f"has `{name}` twice: give one")
     headers = dict(pairs).get("headers") or ()
-    counts = Counter(
-        each[0] for each in headers if isinstance(each, tuple)
-    )  # of a list, in which names may repeat: none
+    counts = Counter(each[0] for each in headers if isinstance(each, tuple))  # none of a list, where names may repeat
     for name, count in counts.items():
         if count > 1:
             raise BadRecord(f'has the header {name[:SHOWN]!r} twice in an object: give [["name", "value"], ..]')
