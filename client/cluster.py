@@ -350,7 +350,7 @@ class Cluster:
         except RpcError as error:
             if isinstance(error, RequestTimedOut):
                 if timeout_ms >= limit_ms:
-                    connection.abort()
+                    connection.abort()  # also if it brings other answers: so long a silence to one call is a fault
                 else:
                     self.connections.end_if_silent(connection, reads, asked_at, limit_ms)
             self.request_refresh()

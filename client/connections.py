@@ -111,10 +111,11 @@ class Connections:
         return server is not None and server.ever_connected
 
     def end_if_silent(self, connection: RpcConnection, reads: int, asked_at: float, limit_ms: float) -> None:
-        """A call over it was not answered in time; `reads` are those at its beginning. If nothing at all has come for
-        as long as the limit, the connection is closed, however short the time of each call was. TCP may take minutes to
-        notice that the peer is gone; a new one is opened soon. Over a connection that brings something others may wait,
-        and a slow answer to this call is no reason to end theirs."""
+        """A call over it was not answered in its time, which was shorter than the limit. `reads` are those at its
+        beginning, `asked_at` its loop time. If nothing at all has come for as long as the limit, the connection is
+        closed, however short the time of each call was. TCP may take minutes to notice that the peer is gone; a new one
+        is opened soon. Over a connection that brings something others may wait, and one short call is no reason to end
+        theirs."""
         if connection.reads != reads:
             return
         reads_before, since = self._silences.get(connection, (reads, asked_at))

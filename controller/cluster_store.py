@@ -75,8 +75,8 @@ class ClusterStore(ClusterReader):
         self._epoch_check = CheckOp(path=znodes.CONTROLLER_EPOCH, version=fence.epoch_version)
 
     async def multi(self, operations: Sequence[Operation], *, waits_for_rights: bool = True) -> list[str | Stat | None]:
-        """All or nothing, fenced. Raises Deposed, what the operations raise, and WriteOutcomeUnknown. Waits until
-        brokers have the right to each operation, or raises WriteRefused."""
+        """All or nothing, fenced. Raises Deposed, what the operations raise, and WriteOutcomeUnknown. Without a right
+        to one of them it waits until brokers have it; if it is not to wait for that, it raises WriteRefused."""
 
         async def ask() -> list[str | Stat | None]:
             try:
@@ -183,8 +183,8 @@ class ClusterStore(ClusterReader):
         return frozenset(change.partition for change in changes)
 
     async def _make_partition_nodes(self, changes: Sequence[PartitionChange]) -> list[PartitionChange]:
-        """Create missing znodes above the states (a topic that another tool created has none). Returns the changes for
-        which brokers have no right to."""
+        """Create missing znodes above the states (a topic that another tool created has none). Returns the changes
+        whose znodes brokers have no right to create."""
         refused: set[str] = set()
         new = [change.partition for change in changes if change.before is None]
         paths = [znodes.partitions_path(topic) for topic in sorted({partition.topic for partition in new})]

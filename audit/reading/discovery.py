@@ -172,7 +172,7 @@ def _holds_a_broker(path: str) -> bool:
 
 
 def _is_directory(path: str) -> bool:
-    """Raises OSError where the system does not say: a directory in front of it may not be entered, or a mount is dead."""
+    """Raises OSError where the system does not say: the way to it may not be entered, or a mount is dead."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:

@@ -65,8 +65,8 @@ class ControllerLink:
         """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
         again. A replica that leads has got one: a late report would only depose it."""
         self._recovered: set[TopicPartition] = set()
-        """Replicas that recovered since the last report. One that has failed again since is first reported as well: a
-        damaged one that had begun its repair waits for a new epoch, and a controller that believes it offline all the
+        """Replicas that recovered since the last report. One that has failed again since is left out of one report: a
+        damaged one that had begun its repair waits for a new epoch, and a controller that takes it for offline all the
         time begins none."""
         self._healing_reports_due = 0
         self._reports_sent = 0

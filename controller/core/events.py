@@ -59,7 +59,7 @@ class LeadershipsWritten(ControllerEvent, frozen=True, kw_only=True):
     lost: dict[TopicPartition, Leadership | None] = {}
     """Another client had written: the states found instead."""
     unreadable: frozenset[TopicPartition] = frozenset()
-    """Those of `lost` with a znode that cannot be parsed."""
+    """Those of `lost` whose state is left alone: it cannot be parsed or written, or another tool has changed it."""
 
 
 class AlterPartitionReceived(ControllerEvent, frozen=True, kw_only=True):

@@ -242,7 +242,7 @@ def test_each_attempt_to_report_has_a_later_number() -> None:
     assert scene.numbers == [1, 2, 3, 4, 5]
 
 
-def test_a_replica_that_fails_again_before_its_recovery_is_reported_counts_as_well_in_between() -> None:
+def test_a_replica_that_fails_again_before_its_recovery_is_reported_is_left_out_of_one_report() -> None:
     """A damaged replica that began its repair, and was damaged again at once, waits for a new leader epoch. To the
     controller it was offline all the time, so none came (trial 108 of tests/simulation/failed_disk_trials.py)."""
     scene = Scene()
@@ -259,7 +259,8 @@ def test_a_replica_that_fails_again_before_its_recovery_is_reported_counts_as_we
     assert [each for each, _ in itertools.groupby(scene.reports)] == [[FAILED, OTHER], [OTHER], [FAILED, OTHER]]
 
 
-def test_a_replica_that_fails_again_during_the_report_of_its_failure_counts_as_well_in_between() -> None:
+def test_a_replica_that_fails_again_during_the_report_of_its_failure_is_left_out_of_one_report() -> None:
+    """Its recovery came while that report waited for its answer."""
     scene = Scene()
     scene.answer_after_seconds = 0.1
 
