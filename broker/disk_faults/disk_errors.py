@@ -36,10 +36,10 @@ DESCRIPTOR_RETRY_MS = 500
 DESCRIPTOR_REPORT_INTERVAL_MS = 10_000
 """At most one event per interval, although every call may fail."""
 BLOCKED_RETRY_MS = 10_000
-"""When a log is tried again that an entry keeps from being created, deleted or set aside. An operator moves the entry
-away; until then each attempt logs the cure."""
+"""After this long a log is tried again that an entry kept from being created, deleted or set aside. An operator moves
+the entry away; until then each attempt logs the cure."""
 BLOCKED_RETRY_MAX_MS = 600_000
-"""Each attempt to create a log is an order, and its refusal begins a leader epoch: they become rarer, down to this."""
+"""Each attempt to create a log is an order, and its refusal begins a leader epoch: pauses double, up to this one."""
 
 
 class DiskErrors:

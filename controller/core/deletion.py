@@ -6,12 +6,13 @@ Leaves to others: how a broker deletes a log.
 Theory. A marker in ZooKeeper is the request; it outlives controllers. The deletion begins only while the broker of
 every replica lives: a replica whose broker is away would come back with the old log. A replica in a full directory
 deletes like any other, for that is what its disk needs; one in a failed directory gets the order again when its broker
-returns. The beginning is written to the marker before any broker gets an order: a later controller that took the topic
-for one that still waits would create its replicas again, empty, and elect among them. From then on no leader is
-elected; brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which
-passes every epoch check). A replica counts as erased when its broker has confirmed it. Orders lost with a broker's
-connection are repeated when the broker returns: deleting a missing log succeeds. A later topic of the same name has
-another id, and the late answer to an order that was sent twice says nothing about it.
+returns, and one that an entry keeps from being deleted when its broker reports that its replicas may be used again. The
+beginning is written to the marker before any broker gets an order: a later controller that took the topic for one that
+still waits would create its replicas again, empty, and elect among them. From then on no leader is elected; brokers
+forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which passes every epoch
+check). A replica counts as erased when its broker has confirmed it. Orders lost with a broker's connection are repeated
+when the broker returns: deleting a missing log succeeds. A later topic of the same name has another id, and the late
+answer to an order that was sent twice says nothing about it.
 """
 
 import msgspec

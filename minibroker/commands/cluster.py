@@ -316,7 +316,7 @@ def _refuse_unrecorded(data_dir: Path) -> None:
     from minibroker.local_cluster.cluster_file import CLUSTER_FILE
     from minibroker.local_cluster.unrecorded_processes import refuse_unrecorded
 
-    if not os.path.lexists(data_dir / CLUSTER_FILE):  # also without the right to look
+    if not os.path.lexists(data_dir / CLUSTER_FILE):  # or this user may not look
         refuse_unrecorded(data_dir.absolute())
 
 

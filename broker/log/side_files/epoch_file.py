@@ -108,7 +108,7 @@ def contradicted_at(
     may_be_older: the file may lack later epochs, so that only a higher one than that of the batches contradicts them,
         or an epoch that begins elsewhere, also outside of the range.
     """
-    if may_be_older and (moved := epoch_moved_at(stored, found)) is not None:
+    if may_be_older and (moved := _epoch_moved_at(stored, found)) is not None:
         return moved
     changes = {first for _, first in [*stored, *found] if start < first < end}
     for offset in sorted({start} | changes) if start < end else ():
@@ -118,7 +118,7 @@ def contradicted_at(
     return None
 
 
-def epoch_moved_at(stored: list[EpochEntry], found: list[EpochEntry]) -> int | None:
+def _epoch_moved_at(stored: list[EpochEntry], found: list[EpochEntry]) -> int | None:
     """The first offset where an epoch begins in one of them and not in the other, or None. An epoch has one leader, so
     it begins at the same offset in each log, and in each state of the file that a power cut may leave (seed 17520936).
     The first entries may be cut off: they begin where their log does."""
