@@ -30,7 +30,7 @@ CHECKPOINT_SECONDS = 6.0
 committed."""
 STATE_SECONDS = 1.0
 """A controller writes the state of a new topic's partitions within milliseconds of the topic, but not with it. Brokers
-make the logs behind that, each some hundred of them per second."""
+make the logs behind that, each about a hundred per second."""
 ATTEMPTS_MAX = 3
 """For partitions that look wrong and change while they are read; a live cluster soon keeps still for long enough."""
 
@@ -129,7 +129,7 @@ def _settled(
             inventory, results = _replaced(inventory, fresh, results, check(fresh))
         elif not missing:
             break
-        # Brokers need seconds for the logs of a large topic: as long as there are fewer and fewer to make, they do.
+        # Brokers need seconds for the logs of a large topic: while fewer and fewer are missing, they make them.
         attempts += len(_missing_replicas(results)) >= len(missing)
     _refuse_unseen(results)
     return inventory, results

@@ -143,7 +143,8 @@ class AdminClient(PublicClient):
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms, or
+        ClientClosed if it is closed meanwhile."""
         if self._started or self._closed:
             raise ClientClosed("an admin client is started once")
         self._owner = CallerCheck("admin client")

@@ -231,7 +231,7 @@ class Consumer(OffsetQueries):
         return cursor.position
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until `resume`. They keep their position."""
+        """Return no records of these until `resume`; they keep their position. InvalidCall for one changes nothing."""
         cursors = [self._cursor(partition) for partition in partitions]  # all of them, or none
         for cursor in cursors:
             cursor.paused = True
@@ -241,7 +241,7 @@ class Consumer(OffsetQueries):
             self._forget_current()
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """End a pause."""
+        """End a pause. InvalidCall for one of them changes nothing."""
         for cursor in [self._cursor(partition) for partition in partitions]:
             if cursor.paused:
                 cursor.paused = False

@@ -132,8 +132,8 @@ class Producer(PublicClient):
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms. With a
-        producer_name an earlier process of that name is fenced from here on."""
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms, or
+        ClientClosed if it is closed meanwhile. With a producer_name an earlier process of that name is fenced then."""
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
         runtime, settings = runtime_or_default(self._runtime), self._settings
