@@ -107,9 +107,13 @@ OTHER_TOOLS = Excuse(
         *in_file("controller/cluster_reader.py", "ClusterReader._ignore", "ClusterReader._leave_state_alone", "shown"),
         *in_file("controller/cluster_reader.py", "ClusterReader._check_controller_epoch"),
         *in_file("controller/cluster_reader.py", "ClusterReader.create_missing", "ClusterReader.report_removed_topic"),
-        *in_file("controller/cluster_reader.py", "ClusterReader.leave_contradicted_state"),
+        *in_file(
+            "controller/cluster_reader.py", "ClusterReader.leave_contradicted_state", "ClusterReader._as_last_read"
+        ),
         *in_file("controller/cluster_store.py", "ClusterStore._create_unless_there", "ClusterStore._clear"),
-        *in_file("controller/cluster_store.py", "ClusterStore._below", "ClusterStore._paths_in"),
+        *in_file(
+            "controller/cluster_store.py", "ClusterStore._below", "ClusterStore._paths_in", "WriteRefused.__init__"
+        ),
         *in_file("controller/core/change_text.py", "state_reread"),
         *in_file("controller/core/ignored_nodes.py", "IgnoredNodes.add", "IgnoredNodes.add_removed"),
         *in_file("controller/core/ignored_nodes.py", "IgnoredNodes._rank"),
@@ -191,6 +195,8 @@ RARE = Excuse(
         *in_file("broker/log/partition_log.py", "PartitionLog.lower_start"),
         *in_file("broker/log/recovery.py", "_Loader._has_recorded_digest"),
         *in_file("broker/log/side_files/log_start_file.py", "is_left_of_a_reset"),
+        *in_file("broker/replication/producer_state.py", "ProducerStates.mark_incomplete"),
+        *in_file("broker/requests/produce.py", "ProduceHandler._drop_answered"),
         *in_file("broker/log/segments/segment_digest.py", "SegmentDigest.complete"),
         *in_file("broker/log/side_files/digest_file.py", "_not_used"),
         *in_file("broker/log/segments/segment_tail.py", "is_cut_off"),
