@@ -18,11 +18,7 @@ import msgspec
 
 from minibroker.broker.replicas.leader_ends import PARTITIONS_PER_QUESTION_MAX, ends_question, read_ends
 from minibroker.broker.replicas.partition import Partition
-from minibroker.broker.replication.events import (
-    AskEpochEnd,
-    EpochEndAnswered,
-    FetchAnswered,
-)
+from minibroker.broker.replication.events import AskEpochEnd, EpochEndAnswered, FetchAnswered
 from minibroker.broker.replication.state import Fetching, TruncationRule
 from minibroker.protocol.errors import NO_ERROR, ErrorCode, error_code
 from minibroker.protocol.events.broker_events import LeaderSilent
@@ -65,6 +61,10 @@ STEADY_SECONDS = 1.0
 """A connection that lasted this long is dialled again without a pause."""
 RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)
 """Pauses between attempts to reach the leader; the last one repeats."""
+
+Reply = Response | RpcError
+Followers = dict[TopicPartition, Partition]
+"""The replicas that ask. An answer is for these, not for one of a later topic of that name: its epochs begin anew."""
 
 
 class FetcherConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,7 +310,8 @@ class ReplicaFetcher:
                 for (name, topic_id), items in topics.items()
             ],
         )
-        connection.send(body, lambda reply: self._on_epoch_ends(asked, reply))
+        followers = {topic_partition: self.partitions[topic_partition] for topic_partition in asked}
+        connection.send(body, lambda reply: self._on_epoch_ends(asked, followers, reply))
         for topic_partition in asked:  # not before: if the connection is closing, the next one asks them
             del self._questions[topic_partition]
 
@@ -319,7 +320,7 @@ class ReplicaFetcher:
         name, whose leader epochs begin anew."""
         return topic_partition.topic, self.partitions[topic_partition].log.topic_id or ""
 
-    def _on_epoch_ends(self, asked: dict[TopicPartition, AskEpochEnd], reply: Response | RpcError) -> None:
+    def _on_epoch_ends(self, asked: dict[TopicPartition, AskEpochEnd], followers: Followers, reply: Reply) -> None:
         self._waits_since = self._loop.time()
         found = {}
         code = ErrorCode.NETWORK_EXCEPTION
@@ -327,11 +328,10 @@ class ReplicaFetcher:
             code = error_code(reply.error_code) if reply.error_code else ErrorCode.UNKNOWN_SERVER_ERROR
             found = {TopicPartition(t.topic, p.partition): p for t in reply.topics for p in t.partitions}
         for topic_partition, question in asked.items():
-            partition = self.partitions.get(topic_partition)
-            if partition is None:
+            if self.partitions.get(topic_partition) is not followers[topic_partition]:
                 continue
             answer = found.get(topic_partition)
-            partition.handle(
+            followers[topic_partition].handle(
                 EpochEndAnswered(
                     leader_epoch=question.leader_epoch,
                     asked_epoch=question.epoch,
@@ -347,15 +347,15 @@ class ReplicaFetcher:
             asked = dict(wanted[first : first + PARTITIONS_PER_QUESTION_MAX])
             topic_ids = {topic_partition: self._topic_of(topic_partition)[1] for topic_partition in asked}
             question = ends_question(self._config.broker_id, asked, topic_ids)
-            connection.send(question, partial(self._on_leader_ends, asked))
+            followers = {topic_partition: self.partitions[topic_partition] for topic_partition in asked}
+            connection.send(question, partial(self._on_leader_ends, asked, followers))
             self._ends_wanted = dict(wanted[first + PARTITIONS_PER_QUESTION_MAX :])
 
-    def _on_leader_ends(self, asked: dict[TopicPartition, int], reply: Response | RpcError) -> None:
+    def _on_leader_ends(self, asked: dict[TopicPartition, int], followers: Followers, reply: Reply) -> None:
         self._waits_since = self._loop.time()
         for topic_partition, answer in read_ends(asked, reply).items():
-            partition = self.partitions.get(topic_partition)
-            if partition is not None:
-                partition.handle(answer)
+            if self.partitions.get(topic_partition) is followers[topic_partition]:
+                followers[topic_partition].handle(answer)
 
     # --------------------------------------------------------------------------------------------------- fetching
     def _send_fetch(self, connection: RpcConnection) -> None:
