@@ -83,7 +83,7 @@ class Redial(msgspec.Struct, frozen=True, kw_only=True):
 
     address: tuple[str, int]
     registration: int | None
-    """The leader's registration when the connection was opened."""
+    """The leader's registration when the connection was dialled."""
     lost_at: float
     attempt: int = 0
     """Number of attempts since."""
@@ -116,6 +116,7 @@ class ReplicaFetcher:
         self._broker_epoch = broker_epoch
         self._config = config
         self._connection: RpcConnection | None = None
+        self._registration: int | None = None
         self._work = asyncio.Event()
         self._lost = asyncio.Event()
         self._scheduled = False
@@ -197,7 +198,7 @@ class ReplicaFetcher:
     async def _use(self, redial: Redial | None) -> Redial | None:
         """Use the open connection until it ends; returns what to dial next, None for the leader's registered
         address."""
-        opened_at, registration = self._loop.time(), self._leader_registration(self.leader_id)
+        opened_at = self._loop.time()
         try:
             was_lost = await self._watch()
         finally:
@@ -206,7 +207,7 @@ class ReplicaFetcher:
         if not was_lost or address is None:
             return None
         if now - opened_at >= STEADY_SECONDS:
-            return Redial(address=address, registration=registration, lost_at=now)
+            return Redial(address=address, registration=self._registration, lost_at=now)
         return self._once_more(redial)
 
     def _once_more(self, redial: Redial | None) -> Redial | None:
@@ -221,7 +222,7 @@ class ReplicaFetcher:
         if address is None:
             raise NetworkError(f"broker {self.leader_id} is not registered")
         client_id = f"broker-{self._config.broker_id}-fetcher"
-        registration = self._leader_registration(self.leader_id)
+        registration = self._registration = self._leader_registration(self.leader_id)
         timeout_ms = REDIAL_TIMEOUT_MS if redial else CONNECT_TIMEOUT_MS
         try:
             connection = await self._dialer.connect(self.leader_id, address, client_id=client_id, timeout_ms=timeout_ms)

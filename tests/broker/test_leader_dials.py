@@ -39,6 +39,7 @@ class Dialled:
         self.dials: list[tuple[object, ...]] = []
         self.refusals: list[tuple[int, int | None]] = []
         self.connection = SimpleNamespace(on_closed=None, closed=True)
+        self.registration = 20_000
         self._error = error
 
     async def connect(self, broker_id: int, address: tuple[str, int], *, client_id: str, timeout_ms: int) -> object:
@@ -52,7 +53,7 @@ class Dialled:
             dialer=cast(Any, self),
             leader_id=1,
             address=lambda _: address,
-            leader_registration=lambda _: int("20000"),  # equal, and each time another object
+            leader_registration=lambda _: int(str(self.registration)),  # equal, and each time another object
             on_refused=lambda leader_id, registration: self.refusals.append((leader_id, registration)),
             broker_epoch=lambda: 7,
             config=cast(Any, SimpleNamespace(broker_id=2)),
@@ -98,6 +99,7 @@ async def _ended(
     fetcher: ReplicaFetcher, monkeypatch: pytest.MonkeyPatch, was_lost: bool, redial: Redial | None
 ) -> Redial | None:
     """What is dialled next when the connection to ("10.0.0.1", 9092) ends at once."""
+    await fetcher._open(None)
 
     async def watch() -> bool:
         return was_lost
@@ -116,6 +118,25 @@ async def test_a_lost_connection_that_was_steady_is_dialled_again_at_its_address
     assert redial is not None
     assert (redial.address, redial.registration, redial.attempt) == (("10.0.0.1", 9092), 20_000, 0)
     assert await _ended(Dialled().fetcher(), monkeypatch, was_lost=False, redial=None) is None
+
+
+async def test_an_address_belongs_to_the_registration_under_which_it_was_dialled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader registers elsewhere while it is dialled. Its former address refuses, and that was taken for evidence
+    that the new registration has failed."""
+    monkeypatch.setattr(replica_fetcher, "STEADY_SECONDS", 0.0)
+    leader = Dialled()
+    connect = leader.connect
+
+    async def connect_while_it_registers(*asked: Any, **options: Any) -> object:
+        leader.registration += 1
+        return await connect(*asked, **options)
+
+    monkeypatch.setattr(leader, "connect", connect_while_it_registers)
+    redial = await _ended(leader.fetcher(), monkeypatch, was_lost=True, redial=None)
+    assert redial is not None
+    assert (redial.registration, leader.registration) == (20_000, 20_001)
 
 
 async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_only(
