@@ -28,6 +28,7 @@ from minibroker.broker.owned_tasks import OwnedGroup
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.protocol.events.broker_events import NodeUnreadable, WitnessNotWritten
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import format_digest
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, shard_of, witness_path
@@ -234,19 +235,25 @@ class WitnessWriter:
 
     def _forget_deleted(self) -> None:
         """Remove the notes on deleted topics; a new topic of the same name has another id. Only if the topic was
-        missing one interval ago, too: a note removed too early is lost evidence."""
+        missing one interval ago, too: a note removed too early is lost evidence. A topic of which this broker has a log
+        is not deleted: a controller that cannot read its node tells nobody of it."""
         image, before = self._manager.image, self._gone
         self._gone = set()
         if not image.has_been_updated:
             return
         for shard, notes in enumerate(self._notes):
             for name, note in tuple(notes.items()):
-                if image.topic_id(name.rpartition("-")[0]) == note.topic_id:
+                if image.topic_id(name.rpartition("-")[0]) == note.topic_id or self._has_log_of(name, note.topic_id):
                     continue
                 self._gone.add((name, note.topic_id))
                 if (name, note.topic_id) in before:
                     del notes[name]
                     self._unwritten.add(shard)
+
+    def _has_log_of(self, name: str, topic_id: str) -> bool:
+        topic_partition = parse_partition_directory_name(name)
+        partition = None if topic_partition is None else self._manager.partitions.get(topic_partition)
+        return partition is not None and partition.log.topic_id == topic_id
 
     # -------------------------------------------------------------------------------------------------- in ZooKeeper
     async def _note(self, partitions: set[TopicPartition]) -> None:

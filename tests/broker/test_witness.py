@@ -21,6 +21,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
+from minibroker.protocol.znodes import topic_path
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NodeExists, NoNode
 from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
@@ -398,3 +399,19 @@ def test_digests_that_are_not_known_are_looked_for_again_and_again(monkeypatch: 
     monkeypatch.setattr(WitnessWriter, "_complete_all", complete_all)
     SimulatedWorld().run(watch())
     assert len(rounds) == 3
+
+
+@simulated(brokers=1, seed=39, settings=SETTINGS)
+async def test_the_note_of_a_topic_that_is_left_alone_stays(c: SimulatedHarness) -> None:
+    """Its node cannot be read, so a broker that was started since is not told of it. But it has the log."""
+    await c.create_topic(TOPIC)
+    await produce(c, 3)
+    await asyncio.sleep(35)
+    before, node = notes(c), c.world.zookeeper.tree.nodes[topic_path(TOPIC)]
+    sound, node.data = node.data, b"garbage"
+    await c.restart(1)
+    await asyncio.sleep(150)
+    known, node.data = c.simulation.brokers[1].image.topic_id(TOPIC), sound
+    assert known is None
+    assert {each.committed_offset for each in before.values()} == {3}
+    assert set(notes(c)) == set(before)
