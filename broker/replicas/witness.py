@@ -140,7 +140,8 @@ class WitnessWriter:
         """Shards that ZooKeeper lacks until they become smaller."""
         self._gone: set[tuple[str, str]] = set()
         """Partition and topic id of notes on topics that were missing at the last interval."""
-        self._next_ms = manager.now_ms()
+        self._noted_ms: int | None = None
+        """When all partitions were noted last."""
         self._up_to_date_ms = manager.now_ms()
         self._is_failing = False
 
@@ -180,8 +181,8 @@ class WitnessWriter:
             await asyncio.sleep(min(TICK_MS, interval_ms) / 1000)
             now_ms = self._manager.now_ms()
             urgent = await self._observe()
-            if now_ms >= self._next_ms:
-                self._next_ms = now_ms + interval_ms
+            if self._noted_ms is None or now_ms >= self._noted_ms + interval_ms:
+                self._noted_ms = now_ms
                 self._forget_deleted()
                 await self._note(set(self._led))
             elif urgent:

@@ -415,3 +415,28 @@ async def test_the_note_of_a_topic_that_is_left_alone_stays(c: SimulatedHarness)
     assert known is None
     assert {each.committed_offset for each in before.values()} == {3}
     assert set(notes(c)) == set(before)
+
+
+def test_a_shorter_interval_holds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer one, of up to 24 days, was waited for to its end: only a restart obeyed the setting."""
+    noted: list[float] = []
+
+    async def note(writer: WitnessWriter, partitions: set[TopicPartition]) -> None:
+        noted.append(asyncio.get_running_loop().time())
+
+    async def watch() -> None:
+        loop = asyncio.get_running_loop()
+        writer = witness_alone(None, [])
+        manager = cast(Any, writer._manager)
+        manager.now_ms, manager.image = lambda: int(loop.time() * 1000), SimpleNamespace(has_been_updated=False)
+        manager.config = SimpleNamespace(witness_interval_ms=1_000_000)
+        running = asyncio.create_task(writer._note_forever())
+        await asyncio.sleep(10)
+        assert len(noted) == 1
+        manager.config = SimpleNamespace(witness_interval_ms=10_000)
+        await asyncio.sleep(30)
+        running.cancel()
+
+    monkeypatch.setattr(WitnessWriter, "_note", note)
+    SimulatedWorld().run(watch())
+    assert len(noted) == 4
