@@ -185,7 +185,7 @@ class WitnessWriter:
                 self._noted_ms = now_ms
                 self._forget_deleted()
                 await self._note(set(self._led))
-            elif urgent:
+            elif urgent or self._unwritten:  # which a write that failed has left
                 await self._note(urgent)
 
     # ------------------------------------------------------------------------------------------------ what is noted

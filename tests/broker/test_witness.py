@@ -241,6 +241,23 @@ async def test_a_write_that_failed_is_repeated_though_nothing_changes(c: Simulat
     assert newest(c).committed_offset == 3
 
 
+@simulated(brokers=3, seed=40, settings={**SETTINGS, "witness.interval.ms": "600000"})
+async def test_a_changed_isr_is_noted_soon_although_the_first_write_failed(c: SimulatedHarness) -> None:
+    """It counts as noted then, and was not written before the next interval."""
+    await c.create_topic(TOPIC)
+    await asyncio.sleep(10)
+    leader = await c.leader(TOPIC)
+    assert leader is not None
+    writer: WitnessWriter = c.simulation.brokers[leader].witness
+    losing = LosesOneWrite(writer._coordination)
+    writer._coordination = cast(Any, losing)
+    gone = next(each for each in c.broker_ids if each != leader)
+    await c.kill(gone)
+    await asyncio.sleep(60)
+    assert losing.lost == 1
+    assert gone not in newest(c).isr
+
+
 def witness_alone(coordination: object, reported: list[object]) -> WitnessWriter:
     """The witness of a broker without partitions."""
     manager = SimpleNamespace(
