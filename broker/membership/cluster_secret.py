@@ -5,7 +5,8 @@ with it (`protocol/wire/broker_authentication`).
 
 The first broker of a cluster generates the secret. If it is deleted, any running broker writes it again. If it is
 replaced, all brokers adopt the new one and reconnect to each other. If it cannot be read, it is not touched: a running
-broker keeps the secret it knows, and a starting broker refuses to start.
+broker keeps the secret it knows, and a starting broker refuses to start. One that ZooKeeper refuses is asked for again
+and again: ZooKeeper tells nobody when it does no more.
 """
 
 import asyncio
@@ -24,7 +25,10 @@ from minibroker.protocol.events.broker_events import ClusterSecretReplaced
 from minibroker.protocol.wire.broker_authentication import SECRET_BYTES
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret, CorruptZnode
 from minibroker.runtime.observer import UNOBSERVED, Observer
-from minibroker.runtime.ports import Coordination, NodeExists, NoNode, NotAuthorized
+from minibroker.runtime.ports import Coordination, CoordinationError, NodeExists, NoNode, NotAuthorized
+
+REFUSED_SECONDS = 10.0
+"""Pause after ZooKeeper refused: a right is missing, or it gives an answer that nothing here expects."""
 
 log = logging.getLogger("minibroker.cluster_secret")
 
@@ -74,6 +78,11 @@ class SharedSecret:
                 await self._coordination.create(CLUSTER_SECRET, node, is_secret=True)
             except NodeExists:
                 pass
+            except NotAuthorized as error:
+                raise ZooKeeperRefuses(
+                    f"ZooKeeper does not let this process write the cluster's secret ({error}): set"
+                    " zookeeper.digest.credentials to what the other brokers have"
+                ) from error
             except NoNode as error:
                 raise ClusterMismatch("ZooKeeper knows no cluster: its data was wiped") from error
         raise ClusterMismatch(
@@ -89,13 +98,21 @@ class SharedSecret:
 
     async def run(self) -> None:
         """Follow it until cancelled. The known secret stays valid until ZooKeeper holds another one."""
+        is_refused = False
         while True:
             await self._attention.wait()
             self._attention.clear()
             try:
                 await self.agree()
+                is_refused = False
             except TRANSIENT_ERRORS:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._attention.set()
-            except (ClusterMismatch, ZooKeeperRefuses) as error:
+            except ClusterMismatch as error:
                 log.warning("keeping the secret that is known here: %s", error)
+            except (ZooKeeperRefuses, CoordinationError) as error:
+                if not is_refused:
+                    log.warning("keeping the secret that is known here: %s", error)
+                is_refused = True
+                await asyncio.sleep(REFUSED_SECONDS)
+                self._attention.set()

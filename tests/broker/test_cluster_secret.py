@@ -1,13 +1,14 @@
 """The cluster's secret in ZooKeeper: drawn once, written again when it is deleted, followed when it is replaced."""
 
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from minibroker.broker.membership.cluster_secret import SharedSecret
 from minibroker.broker.membership.registration import ClusterMismatch
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret
-from minibroker.runtime.ports import Coordination
+from minibroker.runtime.ports import Coordination, CoordinationError, NotAuthorized
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 from tests.broker.virtual_zookeeper import AskedCoordination, World, pass_time, run
 
@@ -103,6 +104,55 @@ def test_zookeeper_is_read_for_a_change_and_not_again(content: bytes | None, fai
         assert before > failures
         await pass_time(60)
         assert asked.reads == before
+
+    run(story)
+
+
+@pytest.mark.parametrize("failure", [NotAuthorized("get"), CoordinationError("get: MarshallingError()")])
+def test_a_secret_that_was_refused_is_read_later(failure: CoordinationError, caplog: pytest.LogCaptureFixture) -> None:
+    """The operator who replaced it gives brokers the right to it afterwards, and ZooKeeper tells nobody of that. The
+    broker kept the former secret for ever, and one that started later had the new one."""
+
+    async def story(world: World) -> None:
+        operator = await world.observer()
+        await operator.create("/cluster", b"")
+        asked = AskedCoordination(await world.connect(world.process("one")))
+        secret = SharedSecret(cast(Coordination, asked), world.random)
+        await secret.agree()
+        running = world.loop.create_task(secret.run())
+        asked.failures_left, asked.failure = 3, failure
+        await operator.set(CLUSTER_SECRET, ClusterSecret(secret=OTHER).encode())
+        await pass_time(60)
+        assert not running.done()
+        assert (secret.key.hex(), asked.failures_left) == (OTHER, 0)
+
+    run(story)
+    assert caplog.text.count("keeping the secret that is known here") == 1
+
+
+def test_a_deleted_secret_that_may_not_be_written_ends_no_broker() -> None:
+    async def story(world: World) -> None:
+        operator = await world.observer()
+        await operator.create("/cluster", b"")
+        coordination = await world.connect(world.process("one"))
+        secret = SharedSecret(coordination, world.random)
+        await secret.agree()
+        drawn, rights = secret.key, list[str]()
+
+        async def create(path: str, content: bytes, **options: Any) -> object:
+            if not rights:
+                raise NotAuthorized(f"create {path}")
+            return await coordination.create(path, content, **options)
+
+        secret._coordination = cast(Any, SimpleNamespace(get=coordination.get, create=create))
+        running = world.loop.create_task(secret.run())
+        await operator.delete(CLUSTER_SECRET)
+        await pass_time(30)
+        assert not running.done()
+        rights.append("given")
+        await pass_time(30)
+        content, _ = await operator.get(CLUSTER_SECRET)
+        assert ClusterSecret.decode(content).key() == drawn == secret.key
 
     run(story)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from minibroker.runtime.ports import Coordination, CoordinationUnavailable
+from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
 from minibroker.simulation.world.coordination import SimulatedCoordination
 from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.node import Process
@@ -62,13 +62,14 @@ class World:
 
 
 class AskedCoordination:
-    """Counts the reads of a client, and lets the next ones fail as if ZooKeeper had not answered, without any change of
-    the session that would announce that it answers again."""
+    """Counts the reads of a client, and lets the next ones fail, without any change of the session that would announce
+    that ZooKeeper answers again."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self.reads = 0
         self.failures_left = 0
+        self.failure: CoordinationError = CoordinationUnavailable("no answer")
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._coordination, name)
@@ -79,7 +80,7 @@ class AskedCoordination:
             self.reads += 1
             if self.failures_left:
                 self.failures_left -= 1
-                raise CoordinationUnavailable("no answer")
+                raise self.failure
             return await found(*arguments)
 
         return asked
