@@ -24,14 +24,19 @@ from minibroker.protocol.znodes import ConfigNode, CorruptZnode, broker_config_p
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     Coordination,
+    CoordinationError,
     CoordinationUnavailable,
     NoNode,
+    NotAuthorized,
     SessionEvent,
     SessionExpired,
     WriteOutcomeUnknown,
 )
 
 RETRY_SECONDS = 0.5
+REFUSED_SECONDS = 10.0
+"""Pause after ZooKeeper refused: a right is missing, or it gives an answer that nothing here expects. It tells nobody
+when that is over."""
 
 log = logging.getLogger("minibroker.config")
 
@@ -104,22 +109,38 @@ class DynamicConfig:
         except CorruptZnode as error:
             cure = "correct that node or delete it, then start this broker"
             raise UnreadableSettings(f"{self._path} in ZooKeeper is not readable ({error}): {cure}") from None
+        except NotAuthorized as error:
+            cure = "give brokers the right to read it, or delete it, then start this broker"
+            raise UnreadableSettings(
+                f"{self._path} in ZooKeeper is not readable (no right to {error}): {cure}"
+            ) from None
         except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
             self._attention.set()
         return self.current
 
     async def run(self) -> None:
+        is_refused = False
         while True:
             await self._attention.wait()
             self._attention.clear()
             try:
                 await self._read()
+                is_refused = False
             except CorruptZnode as error:
-                consequence = "its settings stay as they were"
-                self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+                self._report_unreadable(error)
             except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
                 await asyncio.sleep(RETRY_SECONDS)
                 self._attention.set()
+            except CoordinationError as error:
+                if not is_refused:
+                    self._report_unreadable(error)
+                is_refused = True
+                await asyncio.sleep(REFUSED_SECONDS)
+                self._attention.set()
+
+    def _report_unreadable(self, error: Exception) -> None:
+        consequence = "its settings stay as they were"
+        self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
 
     async def _read(self) -> None:
         # Watch first for the node to appear: between a failed `get` and a watch it could be created unseen.

@@ -9,10 +9,11 @@ import pytest
 from minibroker.broker.configuration.config import BrokerConfig, load_config
 from minibroker.broker.configuration.config_values import BadValue
 from minibroker.broker.configuration.dynamic_config import DynamicConfig, UnreadableSettings, accepted_broker_value
+from minibroker.protocol.events.broker_events import NodeUnreadable, SettingsChanged
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
-from minibroker.runtime.ports import Coordination, Stat
+from minibroker.runtime.ports import Coordination, CoordinationError, NotAuthorized, Stat
 from tests.broker.virtual_zookeeper import AskedCoordination, World, pass_time, run
 
 PATH = broker_config_path(1)
@@ -145,6 +146,37 @@ def test_a_start_that_got_no_answer_reads_again_though_the_session_lives_on(fail
         world.loop.create_task(dynamic.run())
         await pass_time(30)
         assert dynamic.current.min_insync_replicas == 3
+
+    run(story)
+
+
+@pytest.mark.parametrize("failure", [NotAuthorized("exists"), CoordinationError("exists: MarshallingError()")])
+def test_settings_that_zookeeper_refuses_end_no_broker_and_are_read_later(failure: CoordinationError) -> None:
+    """Another tool gave their node an ACL of its own. ZooKeeper tells nobody when that is corrected."""
+    reported: list[object] = []
+
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        asked = AskedCoordination(await world.connect(world.process("one")))
+        dynamic = DynamicConfig(cast(Coordination, asked), static_config(), Observers(reported.append))
+        await dynamic.start()
+        running = world.loop.create_task(dynamic.run())
+        asked.failures_left, asked.failure = 3, failure
+        await write(observer, min_insync_replicas="3")
+        await pass_time(60)
+        assert not running.done()
+        assert (dynamic.current.min_insync_replicas, asked.failures_left) == (3, 0)
+
+    run(story)
+    assert [type(each) for each in reported] == [NodeUnreadable, SettingsChanged]
+
+
+def test_a_broker_does_not_start_without_a_right_to_its_settings() -> None:
+    async def story(world: World) -> None:
+        asked = AskedCoordination(await world.connect(world.process("one")))
+        asked.failures_left, asked.failure = 1, NotAuthorized(f"get {PATH}")
+        with pytest.raises(UnreadableSettings, match=f"{PATH} .*give brokers the right to read it"):
+            await DynamicConfig(cast(Coordination, asked), static_config()).start()
 
     run(story)
 
