@@ -110,7 +110,10 @@ class ZooKeeperCoordination:
     async def start(self) -> None:
         assert self._client is None, "started twice"
         self._loop = asyncio.get_running_loop()
-        self._open_client()
+        try:
+            self._open_client()
+        except (OSError, RuntimeError) as error:  # no file descriptor for it, or no thread
+            raise CoordinationUnavailable(f"cannot reach for ZooKeeper {self._servers}: {error}") from error
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
                 await self._connected.wait()
