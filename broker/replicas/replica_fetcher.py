@@ -116,7 +116,7 @@ class ReplicaFetcher:
         self._broker_epoch = broker_epoch
         self._config = config
         self._connection: RpcConnection | None = None
-        self._registration: int | None = None
+        self._registered: tuple[int | None, tuple[str, int] | None] = (None, None)  # the leader, when dialled last
         self._work = asyncio.Event()
         self._lost = asyncio.Event()
         self._scheduled = False
@@ -207,7 +207,7 @@ class ReplicaFetcher:
         if not was_lost or address is None:
             return None
         if now - opened_at >= STEADY_SECONDS:
-            return Redial(address=address, registration=self._registration, lost_at=now)
+            return Redial(address=address, registration=self._registered[0], lost_at=now)
         return self._once_more(redial)
 
     def _once_more(self, redial: Redial | None) -> Redial | None:
@@ -218,16 +218,16 @@ class ReplicaFetcher:
         return msgspec.structs.replace(redial, attempt=attempt) if attempt < len(REDIAL_PAUSES_MS) else None
 
     async def _open(self, redial: Redial | None) -> None:
-        address = redial.address if redial else self._address(self.leader_id)
+        registered = self._registered = self._leader_registration(self.leader_id), self._address(self.leader_id)
+        address = redial.address if redial else registered[1]
         if address is None:
             raise NetworkError(f"broker {self.leader_id} is not registered")
         client_id = f"broker-{self._config.broker_id}-fetcher"
-        registration = self._registration = self._leader_registration(self.leader_id)
         timeout_ms = REDIAL_TIMEOUT_MS if redial else CONNECT_TIMEOUT_MS
         try:
             connection = await self._dialer.connect(self.leader_id, address, client_id=client_id, timeout_ms=timeout_ms)
         except ConnectionRefused:
-            self._on_refused(self.leader_id, registration)
+            self._on_refused(self.leader_id, registered[0])
             raise
         self._connection = connection
         self._lost = asyncio.Event()
@@ -237,10 +237,10 @@ class ReplicaFetcher:
         self._schedule()
 
     async def _watch(self) -> bool:
-        """Wait until the connection is lost (True), gives no answer for too long, or is not needed any more (False).
+        """Wait until the connection is lost (True), silent for too long, not needed, or of a former address (False).
 
         Every request has this deadline, questions as well as fetches: a leader may lose the connection unnoticed, and
-        a follower that sends nothing more never learns it (seed 17151914)."""
+        a follower that sends nothing more never learns it (seed 17151914). A former process may run on elsewhere."""
         connection = self._connection
         assert connection is not None
         limit = (self._config.socket_timeout_ms + self._config.max_wait_ms) / 1000
@@ -252,7 +252,7 @@ class ReplicaFetcher:
                 if connection.is_waited_on and self._loop.time() - self._waits_since > limit:
                     self._observer.notify(LeaderSilent(leader=self.leader_id))
                     return False
-                if not self.partitions:
+                if not self.partitions or self._address(self.leader_id) not in (None, self._registered[1]):
                     return False
         return True
 

@@ -139,6 +139,33 @@ async def test_an_address_belongs_to_the_registration_under_which_it_was_dialled
     assert (redial.registration, leader.registration) == (20_000, 20_001)
 
 
+@pytest.mark.parametrize("address", [REGISTERED, ("broker-1-anew", 9092), None])
+def test_a_leader_that_is_registered_elsewhere_is_dialled_there(address: tuple[str, int] | None) -> None:
+    """Its former process may run on, cut from ZooKeeper, and answer that it leads nothing. Nobody followed the new one
+    as long as the old connection lasted."""
+    leader, registered = Dialled(), {1: REGISTERED}
+    leader.connection = SimpleNamespace(
+        on_closed=None, closed=False, is_waited_on=True, remote_address=LOST, abort=lambda: None, send=lambda *_: 0
+    )
+
+    async def check() -> None:
+        fetcher = leader.fetcher()
+        fetcher._address = lambda broker_id: cast(Any, registered[broker_id])
+        fetcher._config = cast(Any, SimpleNamespace(broker_id=2, socket_timeout_ms=30_000, max_wait_ms=500))
+        fetcher.partitions[TopicPartition("a", 0)] = _follower(flushes=False, synced_end=0)
+        fetcher.partitions[TopicPartition("a", 0)].state.phase = AskingEpochEnd(0)
+        fetcher._work.set()
+        running = asyncio.ensure_future(fetcher.run())
+        await asyncio.sleep(1)
+        fetcher._waits_since = asyncio.get_running_loop().time() + 60  # it answers
+        registered[1] = cast(Any, address)
+        await asyncio.sleep(40)
+        running.cancel()
+
+    SimulatedWorld().run(check())
+    assert [each[1] for each in leader.dials] == [REGISTERED, *([address] if address not in (None, REGISTERED) else [])]
+
+
 async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -416,6 +416,7 @@ def test_only_a_lost_connection_is_dialled_again_at_its_address(ends: str, is_lo
     async def watch() -> tuple[bool, float]:
         fetcher, loop = _fetcher(), asyncio.get_running_loop()
         fetcher._connection = cast(Any, SimpleNamespace(is_waited_on=ends == "silent"))
+        fetcher._registered = (20_000, ("broker-1", 9092))
         fetcher._waits_since, fetcher._observer = loop.time(), Observers(reported.append)
         if ends != "not needed":
             fetcher.partitions[TopicPartition("a", 0)] = cast(Any, None)
