@@ -35,8 +35,8 @@ from minibroker.runtime.ports import (
 
 RETRY_SECONDS = 0.5
 REFUSED_SECONDS = 10.0
-"""Pause after ZooKeeper refused: a right is missing, or it gives an answer that nothing here expects. It tells nobody
-when that is over."""
+"""Pause after ZooKeeper refused: a right is missing, or it gives an answer that nothing here expects. It tells no
+client when that is over."""
 
 log = logging.getLogger("minibroker.config")
 

@@ -6,7 +6,7 @@ with it (`protocol/wire/broker_authentication`).
 The first broker of a cluster generates the secret. If it is deleted, any running broker writes it again. If it is
 replaced, all brokers adopt the new one and reconnect to each other. If it cannot be read, it is not touched: a running
 broker keeps the secret it knows, and a starting broker refuses to start. One that ZooKeeper refuses is asked for again
-and again: ZooKeeper tells nobody when it does no more.
+and again: ZooKeeper tells no client when it does no more.
 """
 
 import asyncio

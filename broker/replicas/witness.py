@@ -237,7 +237,7 @@ class WitnessWriter:
     def _forget_deleted(self) -> None:
         """Remove the notes on deleted topics; a new topic of the same name has another id. Only if the topic was
         missing one interval ago, too: a note removed too early is lost evidence. A topic of which this broker has a log
-        is not deleted: a controller that cannot read its node tells nobody of it."""
+        is not deleted: a controller that cannot read its node tells no broker of it."""
         image, before = self._manager.image, self._gone
         self._gone = set()
         if not image.has_been_updated:

@@ -110,8 +110,8 @@ def test_zookeeper_is_read_for_a_change_and_not_again(content: bytes | None, fai
 
 @pytest.mark.parametrize("failure", [NotAuthorized("get"), CoordinationError("get: MarshallingError()")])
 def test_a_secret_that_was_refused_is_read_later(failure: CoordinationError, caplog: pytest.LogCaptureFixture) -> None:
-    """The operator who replaced it gives brokers the right to it afterwards, and ZooKeeper tells nobody of that. The
-    broker kept the former secret for ever, and one that started later had the new one."""
+    """The operator who replaced it gives brokers the right to it afterwards, and ZooKeeper tells no client of that.
+    The broker kept the former secret for ever, and one that started later had the new one."""
 
     async def story(world: World) -> None:
         operator = await world.observer()

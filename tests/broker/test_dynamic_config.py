@@ -152,7 +152,7 @@ def test_a_start_that_got_no_answer_reads_again_though_the_session_lives_on(fail
 
 @pytest.mark.parametrize("failure", [NotAuthorized("exists"), CoordinationError("exists: MarshallingError()")])
 def test_settings_that_zookeeper_refuses_end_no_broker_and_are_read_later(failure: CoordinationError) -> None:
-    """Another tool gave their node an ACL of its own. ZooKeeper tells nobody when that is corrected."""
+    """Another tool gave their node an ACL of its own. ZooKeeper tells no client when that is corrected."""
     reported: list[object] = []
 
     async def story(world: World) -> None:

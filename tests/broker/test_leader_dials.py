@@ -141,8 +141,8 @@ async def test_an_address_belongs_to_the_registration_under_which_it_was_dialled
 
 @pytest.mark.parametrize("address", [REGISTERED, ("broker-1-anew", 9092), None])
 def test_a_leader_that_is_registered_elsewhere_is_dialled_there(address: tuple[str, int] | None) -> None:
-    """Its former process may run on, cut from ZooKeeper, and answer that it leads nothing. Nobody followed the new one
-    as long as the old connection lasted."""
+    """Its former process may run on, cut from ZooKeeper, and answer that it leads nothing. No follower came to the new
+    one as long as the old connection lasted."""
     leader, registered = Dialled(), {1: REGISTERED}
     leader.connection = SimpleNamespace(
         on_closed=None, closed=False, is_waited_on=True, remote_address=LOST, abort=lambda: None, send=lambda *_: 0
