@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from minibroker.protocol.counted import some_of
+from minibroker.protocol.counted import counted, some_of
 from minibroker.protocol.events.broker_events import HandoverUnfinished
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.wire.messages import (
@@ -146,6 +146,7 @@ class ControllerLink:
             reason = f"no other replica can lead {some_of(remaining)}"
             self._observer.notify(HandoverUnfinished(reason=reason))
             return False
+        self._observer.notify(HandoverUnfinished(reason=f"no controller took them in {counted(attempts, 'attempt')}"))
         return False
 
     async def _ask(
