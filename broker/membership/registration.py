@@ -362,12 +362,27 @@ class Registration:
             content, stat = await self._coordination.get(self._path, self._attention.set)
         except NoNode:
             return None
+        except NotAuthorized as error:
+            return await self._read_age(error)
         try:
             return BrokerRegistration.decode(content), stat
         except CorruptZnode as error:
-            consequence = "this broker cannot register until it is gone"
-            self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+            self._report_unreadable(error)
             return None, stat
+
+    async def _read_age(self, refusal: NotAuthorized) -> tuple[BrokerRegistration | None, Stat] | None:
+        """The same of a node that another tool has given an ACL of its own: ZooKeeper tells its age to anyone."""
+        stat = await self._coordination.exists(self._path, self._attention.set)
+        if stat is None:
+            return None
+        if (stat.czxid, stat.version) == (self._broker_epoch, 0):  # as we wrote it
+            return BrokerRegistration.decode(self._create_operation().data), stat
+        self._report_unreadable(refusal)
+        return None, stat
+
+    def _report_unreadable(self, error: Exception) -> None:
+        consequence = "this broker cannot register until it is gone"
+        self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
 
     async def _controller_of(self, session_id: int) -> list[Operation]:
         """The operation that removes /controller, if that session holds it."""

@@ -1,12 +1,16 @@
 """A registration that another tool has rewritten: only our content under our session is ours."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from minibroker.broker.membership.registration import BrokerIdTaken
 from minibroker.protocol.events.broker_events import RegistrationReplaced
+from minibroker.protocol.znodes import BROKER_IDS
+from minibroker.runtime.ports import NotAuthorized, Watcher
 from tests.broker.test_registration import PATH, registered, start_broker
 from tests.broker.virtual_zookeeper import World, run
 
@@ -44,5 +48,40 @@ def test_our_content_under_another_session_is_written_anew() -> None:
         assert stat.ephemeral_owner == broker.coordination.session_id
         assert stat.czxid == broker.registration.broker_epoch != epoch
         assert RegistrationReplaced(broker=1) in broker.reported
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_a_registration_that_may_not_be_read_any_more_is_ours_if_it_is_as_we_wrote_it(is_rewritten: bool) -> None:
+    """Another tool has given it an ACL of its own. The broker ended at its next connection to ZooKeeper, and could not
+    be started again while its session lasted."""
+
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        observer, epoch, inner = await world.observer(), broker.registration.broker_epoch, broker.coordination
+
+        async def get(path: str, watcher: Watcher | None = None) -> object:
+            if path == PATH:
+                raise NotAuthorized(f"get {path}")
+            return await inner.get(path, watcher)
+
+        names = ("exists", "create", "multi")
+        limited = SimpleNamespace(get=get, session_id=inner.session_id, went_back=None, session_deadline=1e9)
+        limited.__dict__.update({name: getattr(inner, name) for name in names}, negotiated_timeout_ms=3_000)
+        broker.registration._coordination = cast(Any, limited)
+        if is_rewritten:
+            await observer.set(PATH, (await registered(observer)).encode(), -1)
+        else:
+            broker.registration._attention.set()
+        await asyncio.sleep(1)
+        assert broker.keeping is not None
+        assert not broker.keeping.done()
+        assert broker.registration.broker_epoch == (None if is_rewritten else epoch)
+        await observer.delete(PATH)
+        broker.registration._coordination = inner
+        await asyncio.sleep(1)
+        assert await observer.get_children(BROKER_IDS) == ["1"]
+        assert broker.registration.broker_epoch not in (None, epoch)
 
     run(story)
