@@ -216,7 +216,7 @@ class WitnessWriter:
         noted = self._notes[shard_of(topic_partition)].get(str(topic_partition))
         return (
             noted is None
-            or noted.leader_epoch != led.leader_epoch
+            or (noted.topic_id, noted.leader_epoch) != (led.topic_id or "", led.leader_epoch)
             or noted.isr != partition.state.in_sync_replicas
             or noted.log_start_offset != min(led.committed.start_offset, led.committed.end_offset)
         )

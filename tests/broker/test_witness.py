@@ -258,6 +258,18 @@ async def test_a_changed_isr_is_noted_soon_although_the_first_write_failed(c: Si
     assert gone not in newest(c).isr
 
 
+@simulated(brokers=1, seed=41, settings={**SETTINGS, "witness.interval.ms": "600000"})
+async def test_a_topic_made_again_is_noted_as_soon_as_a_new_one(c: SimulatedHarness) -> None:
+    """Its epoch, ISR and log start are those of the former topic, whose note stayed in its place until the next
+    interval, of up to 24 days."""
+    for _ in range(2):
+        await c.create_topic(TOPIC)
+        await asyncio.sleep(10)
+        assert newest(c).topic_id == replica(c, 1).log.topic_id
+        async with c.admin() as admin:
+            await admin.delete_topics([TOPIC])
+
+
 def witness_alone(coordination: object, reported: list[object]) -> WitnessWriter:
     """The witness of a broker without partitions."""
     manager = SimpleNamespace(
