@@ -143,10 +143,11 @@ async def test_an_address_belongs_to_the_registration_under_which_it_was_dialled
 def test_a_leader_that_is_registered_elsewhere_is_dialled_there(address: tuple[str, int] | None) -> None:
     """Its former process may run on, cut from ZooKeeper, and answer that it leads nothing. No follower came to the new
     one as long as the old connection lasted."""
-    leader, registered = Dialled(), {1: REGISTERED}
+    leader, registered, given_up = Dialled(), {1: REGISTERED}, list[object]()
     leader.connection = SimpleNamespace(
-        on_closed=None, closed=False, is_waited_on=True, remote_address=LOST, abort=lambda: None, send=lambda *_: 0
+        on_closed=None, closed=False, is_waited_on=True, remote_address=LOST, send=lambda *_: 0
     )
+    leader.connection.abort = lambda: given_up.append(registered[1])
 
     async def check() -> None:
         fetcher = leader.fetcher()
@@ -160,10 +161,12 @@ def test_a_leader_that_is_registered_elsewhere_is_dialled_there(address: tuple[s
         fetcher._waits_since = asyncio.get_running_loop().time() + 60  # it answers
         registered[1] = cast(Any, address)
         await asyncio.sleep(40)
+        assert given_up == elsewhere, "a leader that is unregistered for a while is still followed"
         running.cancel()
 
+    elsewhere = [address] if address not in (None, REGISTERED) else []
     SimulatedWorld().run(check())
-    assert [each[1] for each in leader.dials] == [REGISTERED, *([address] if address not in (None, REGISTERED) else [])]
+    assert [each[1] for each in leader.dials] == [REGISTERED, *elsewhere]
 
 
 async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_only(

@@ -446,6 +446,21 @@ async def test_the_note_of_a_topic_that_is_left_alone_stays(c: SimulatedHarness)
     assert set(notes(c)) == set(before)
 
 
+@pytest.mark.parametrize(("topic_id_of_log", "stays"), [("former", True), ("next", False), (None, False)])
+async def test_only_a_log_of_the_topic_itself_keeps_its_note(topic_id_of_log: str | None, stays: bool) -> None:
+    """A broker that led the deleted topic follows the next one of that name: nothing replaces its note."""
+    writer = witness_alone(None, [])
+    manager, log = cast(Any, writer._manager), SimpleNamespace(topic_id=topic_id_of_log)
+    manager.image = SimpleNamespace(has_been_updated=True, topic_id=lambda _: "next")
+    manager.partitions[FIRST] = SimpleNamespace(log=log)
+    kept = writer._notes[shard_of(FIRST)]
+    kept[str(FIRST)] = cast(Any, SimpleNamespace(topic_id="former"))
+    writer._forget_deleted()
+    assert kept, "the topic was not missing one interval ago"
+    writer._forget_deleted()
+    assert bool(kept) is stays
+
+
 def test_a_shorter_interval_holds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longer one, of up to 24 days, was waited for to its end: only a restart obeyed the setting."""
     noted: list[float] = []
