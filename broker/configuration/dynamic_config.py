@@ -8,6 +8,7 @@ not change while it runs, is skipped with one log line: a setting never stops a 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -124,23 +125,26 @@ class DynamicConfig:
             await self._attention.wait()
             self._attention.clear()
             try:
+                if is_refused:  # without a watch: each attempt would leave one, until the node changes
+                    with contextlib.suppress(NoNode):
+                        await self._coordination.get(self._path)
                 await self._read()
                 is_refused = False
             except CorruptZnode as error:
-                self._report_unreadable(error)
+                self._report_unreadable(str(error))
             except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
                 await asyncio.sleep(RETRY_SECONDS)
                 self._attention.set()
             except CoordinationError as error:
                 if not is_refused:
-                    self._report_unreadable(error)
+                    self._report_unreadable(f"no right to {error}" if isinstance(error, NotAuthorized) else str(error))
                 is_refused = True
                 await asyncio.sleep(REFUSED_SECONDS)
                 self._attention.set()
 
-    def _report_unreadable(self, error: Exception) -> None:
+    def _report_unreadable(self, reason: str) -> None:
         consequence = "its settings stay as they were"
-        self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+        self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=reason))
 
     async def _read(self) -> None:
         # Watch first for the node to appear: between a failed `get` and a watch it could be created unseen.

@@ -367,7 +367,7 @@ class Registration:
         try:
             return BrokerRegistration.decode(content), stat
         except CorruptZnode as error:
-            self._report_unreadable(error)
+            self._report_unreadable(str(error))
             return None, stat
 
     async def _read_age(self, refusal: NotAuthorized) -> tuple[BrokerRegistration | None, Stat] | None:
@@ -377,12 +377,12 @@ class Registration:
             return None
         if (stat.czxid, stat.version) == (self._broker_epoch, 0):  # as we wrote it
             return BrokerRegistration.decode(self._create_operation().data), stat
-        self._report_unreadable(refusal)
+        self._report_unreadable(f"no right to {refusal}")
         return None, stat
 
-    def _report_unreadable(self, error: Exception) -> None:
+    def _report_unreadable(self, reason: str) -> None:
         consequence = "this broker cannot register until it is gone"
-        self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+        self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=reason))
 
     async def _controller_of(self, session_id: int) -> list[Operation]:
         """The operation that removes /controller, if that session holds it."""

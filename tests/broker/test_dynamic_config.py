@@ -13,7 +13,7 @@ from minibroker.protocol.events.broker_events import NodeUnreadable, SettingsCha
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
-from minibroker.runtime.ports import Coordination, CoordinationError, NotAuthorized, Stat
+from minibroker.runtime.ports import Coordination, CoordinationError, NotAuthorized, Stat, Watcher
 from tests.broker.virtual_zookeeper import AskedCoordination, World, pass_time, run
 
 PATH = broker_config_path(1)
@@ -169,6 +169,46 @@ def test_settings_that_zookeeper_refuses_end_no_broker_and_are_read_later(failur
 
     run(story)
     assert [type(each) for each in reported] == [NodeUnreadable, SettingsChanged]
+
+
+def test_settings_that_zookeeper_refuses_for_long_leave_one_watch() -> None:
+    """ZooKeeper's client keeps each watch until the node changes. Every attempt left another one: without end, as long
+    as nobody gave the right."""
+    reported: list[object] = []
+
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        await write(observer, min_insync_replicas="3")
+        inner = await world.connect(world.process("one"))
+        watchers, rights = list[object](), ["given"]
+
+        async def exists(path: str, watcher: Watcher | None = None) -> object:
+            watchers.append(watcher)
+            return await inner.exists(path, watcher)
+
+        async def get(path: str) -> object:
+            if not rights:
+                raise NotAuthorized(f"get {path}")
+            return await inner.get(path)
+
+        asked = SimpleNamespace(exists=exists, get=get, add_session_listener=inner.add_session_listener)
+        dynamic = DynamicConfig(cast(Coordination, asked), static_config(), Observers(reported.append))
+        await dynamic.start()
+        running = world.loop.create_task(dynamic.run())
+        rights.clear()
+        await write(observer, min_insync_replicas="2")
+        await pass_time(300)
+        assert len([each for each in watchers if each is not None]) == 2
+        rights.append("given")
+        await pass_time(30)
+        assert dynamic.current.min_insync_replicas == 2
+        await write(observer, min_insync_replicas="1")
+        await pass_time(1)
+        assert dynamic.current.min_insync_replicas == 1
+        assert not running.done()
+
+    run(story)
+    assert [each.reason for each in reported if isinstance(each, NodeUnreadable)] == [f"no right to get {PATH}"]
 
 
 def test_a_broker_does_not_start_without_a_right_to_its_settings() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from minibroker.broker.membership.registration import BrokerIdTaken
-from minibroker.protocol.events.broker_events import RegistrationReplaced
+from minibroker.protocol.events.broker_events import NodeUnreadable, RegistrationReplaced
 from minibroker.protocol.znodes import BROKER_IDS
 from minibroker.runtime.ports import NotAuthorized, Watcher
 from tests.broker.test_registration import PATH, registered, start_broker
@@ -78,6 +78,8 @@ def test_a_registration_that_may_not_be_read_any_more_is_ours_if_it_is_as_we_wro
         assert broker.keeping is not None
         assert not broker.keeping.done()
         assert broker.registration.broker_epoch == (None if is_rewritten else epoch)
+        unreadable = [each.reason for each in broker.reported if isinstance(each, NodeUnreadable)]
+        assert unreadable == [f"no right to get {PATH}"] * is_rewritten
         await observer.delete(PATH)
         broker.registration._coordination = inner
         await asyncio.sleep(1)
