@@ -309,11 +309,14 @@ class ClusterReader:
         return self._registrations[name]
 
     async def _as_last_read(self, name: str) -> RegisteredBroker | None:
-        """The broker, if this is still the same registration, of which nothing changes. As one that is gone it would
-        be told nothing, and lead on beside its successor."""
+        """The broker, if this is still its registration, as it wrote it. As one that is gone it would be told nothing,
+        and lead on beside its successor. If it was rewritten, the broker serves nothing, and needs a successor."""
         known = self._registrations.get(name)
         stat = await self.patiently(lambda: self._coordination.exists(f"{znodes.BROKER_IDS}/{name}"))
-        return known if known is not None and stat is not None and stat.czxid == known.broker_epoch else None
+        if stat is None:
+            self._on_broker_gone(name)
+            return None
+        return known if known is not None and (stat.czxid, stat.version) == (known.broker_epoch, 0) else None
 
     async def read_topic(self, name: str) -> Topic | None:
         path = znodes.topic_path(name)
