@@ -145,7 +145,7 @@ class ZooKeeperCoordination:
 
     def _open_client(self) -> None:
         assert self._loop is not None
-        self._client = open_kazoo(
+        client = self._client = open_kazoo(
             self._servers,
             self._timeout_ms,
             self._loop,
@@ -155,7 +155,12 @@ class ZooKeeperCoordination:
             ended=self._on_ended,
             credentials=self._credentials,
         )
-        self._client.start_async()
+        try:
+            client.start_async()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                client.close()  # its pipe: a lack of threads may last, and each attempt would leave two descriptors
+            raise
 
     def _stop_client(self, client: Any) -> asyncio.Future[None]:
         """Stop kazoo in a thread of its own: with a hanging ZooKeeper that takes as long as the session timeout."""

@@ -294,6 +294,9 @@ class ClientWithoutThread:
     def start_async(self) -> None:
         raise RuntimeError("can't start new thread")
 
+    def close(self) -> None:
+        pass
+
 
 async def test_a_client_is_opened_again_until_there_is_a_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python reports that lack by a RuntimeError. It left the broker without ZooKeeper until it was restarted, and a
@@ -321,6 +324,28 @@ async def test_a_client_is_opened_again_until_there_is_a_thread_for_it(monkeypat
         async with asyncio.timeout(2):
             await is_persistent.wait()
     await coordination.close()
+
+
+async def test_a_client_without_a_thread_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo opens a pipe before its thread. Each attempt left two descriptors until they ran out, too."""
+
+    def lacking(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pipes: list[socket.socket] = []
+    real = SequentialThreadingHandler.create_socket_pair
+
+    def create(self: SequentialThreadingHandler) -> tuple[socket.socket, socket.socket]:
+        pair: tuple[socket.socket, socket.socket] = real(self)
+        pipes.extend(pair)
+        return pair
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_socket_pair", create)
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", lacking)
+        with pytest.raises(CoordinationUnavailable, match="can't start new thread"):
+            await ZooKeeperCoordination("localhost:1", 2_000).start()
+    assert [each.fileno() for each in pipes] == [-1, -1]
 
 
 def test_kazoo_is_not_imported_before_a_session_is_opened() -> None:
