@@ -137,7 +137,7 @@ class ZooKeeperCoordination:
             self._heartbeats.cancel()
             await asyncio.gather(self._heartbeats, return_exceptions=True)
         if self._client is not None:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, RuntimeError):  # no thread for it: kazoo ends with this process
                 async with asyncio.timeout(self._timeout_ms / 1000):
                     await self._stop_client(self._client)
         self._session_deadline = NEVER

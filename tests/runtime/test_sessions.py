@@ -326,6 +326,23 @@ async def test_a_client_is_opened_again_until_there_is_a_thread_for_it(monkeypat
     await coordination.close()
 
 
+async def test_a_session_that_cannot_begin_ends_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To stop kazoo takes a thread. A broker whose ZooKeeper did not answer meanwhile ended as with a bug of its own."""
+
+    class SilentClient(ClientWithoutThread):
+        def start_async(self) -> None:
+            pass
+
+    def lacking(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(zookeeper_adapter, "open_kazoo", lambda *_, **__: SilentClient())
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", lacking)
+        with pytest.raises(CoordinationUnavailable, match="no ZooKeeper answers"):
+            await ZooKeeperCoordination("localhost:1", 50).start()
+
+
 async def test_a_client_without_a_thread_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     """kazoo opens a pipe before its thread. Each attempt left two descriptors until they ran out, too."""
 
