@@ -173,7 +173,7 @@ def test_settings_that_zookeeper_refuses_end_no_broker_and_are_read_later(failur
 
 def test_settings_that_zookeeper_refuses_for_long_leave_one_watch() -> None:
     """ZooKeeper's client keeps each watch until the node changes. Every attempt left another one: without end, as long
-    as nobody gave the right."""
+    as the right was missing."""
     reported: list[object] = []
 
     async def story(world: World) -> None:

@@ -327,7 +327,7 @@ async def test_a_client_is_opened_again_until_there_is_a_thread_for_it(monkeypat
 
 
 async def test_a_session_that_cannot_begin_ends_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To stop kazoo takes a thread. A broker whose ZooKeeper did not answer meanwhile ended as with a bug of its own."""
+    """To stop kazoo takes a thread. A broker whose ZooKeeper did not answer ended as with a bug of its own."""
 
     class SilentClient(ClientWithoutThread):
         def start_async(self) -> None:
