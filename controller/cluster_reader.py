@@ -281,7 +281,13 @@ class ClusterReader:
             await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
 
     async def exists(self, path: str) -> bool:
-        return await self.patiently(lambda: self._coordination.exists(path)) is not None
+        async def ask() -> bool:
+            try:
+                return await self._coordination.exists(path) is not None
+            except NotAuthorized:
+                return True  # ZooKeeper asks for the right to a node that is there
+
+        return await self.patiently(ask)
 
     async def _read_broker(self, name: str) -> RegisteredBroker | None:
         path = f"{znodes.BROKER_IDS}/{name}"
@@ -293,7 +299,9 @@ class ClusterReader:
             return None  # gone meanwhile; the watch reports it
         except NotReadable as error:
             self._ignore(path, error)
-            return await self._as_last_read(name)
+            # As one that is gone it would be told nothing, and lead on beside its successor. It is listed, and a broker
+            # that registers again makes a node that can be read.
+            return self._registrations.get(name)
         except ProtocolError as error:
             self._ignore(path, error)
             return None
@@ -307,16 +315,6 @@ class ClusterReader:
             listeners=tuple((each, *listeners[each]) for each in listeners),
         )
         return self._registrations[name]
-
-    async def _as_last_read(self, name: str) -> RegisteredBroker | None:
-        """The broker, if this is still its registration, as it wrote it. As one that is gone it would be told nothing,
-        and lead on beside its successor. If it was rewritten, the broker serves nothing, and needs a successor."""
-        known = self._registrations.get(name)
-        stat = await self.patiently(lambda: self._coordination.exists(f"{znodes.BROKER_IDS}/{name}"))
-        if stat is None:
-            self._on_broker_gone(name)
-            return None
-        return known if known is not None and (stat.czxid, stat.version) == (known.broker_epoch, 0) else None
 
     async def read_topic(self, name: str) -> Topic | None:
         path = znodes.topic_path(name)

@@ -363,19 +363,25 @@ class Registration:
         except NoNode:
             return None
         except NotAuthorized as error:
-            return await self._read_age(error)
+            return await self._read_listed(error)
         try:
             return BrokerRegistration.decode(content), stat
         except CorruptZnode as error:
             self._report_unreadable(str(error))
             return None, stat
 
-    async def _read_age(self, refusal: NotAuthorized) -> tuple[BrokerRegistration | None, Stat] | None:
-        """The same of a node that another tool has given an ACL of its own: ZooKeeper tells its age to anyone."""
-        stat = await self._coordination.exists(self._path, self._attention.set)
-        if stat is None:
+    async def _read_listed(self, refusal: NotAuthorized) -> tuple[BrokerRegistration | None, Stat] | None:
+        """The same of a node that another tool has given an ACL of its own. Since 3.9.2 ZooKeeper tells nothing of such
+        a node but that its parent lists it, not even by a watch. While our session lasts, no other node replaces it."""
+        try:
+            names = await self._coordination.get_children(BROKER_IDS, self._attention.set)
+        except NoNode:
             return None
-        if (stat.czxid, stat.version) == (self._broker_epoch, 0):  # as we wrote it
+        if str(self.identity.broker_id) not in names:
+            return None
+        owner, epoch = self._coordination.session_id, self._broker_epoch
+        stat = Stat(version=0, czxid=epoch or 0, mzxid=epoch or 0, ephemeral_owner=owner, num_children=0)
+        if epoch is not None:
             return BrokerRegistration.decode(self._create_operation().data), stat
         self._report_unreadable(f"no right to {refusal}")
         return None, stat
