@@ -179,6 +179,7 @@ def test_a_broker_whose_registration_may_not_be_read_stays_what_it_was(monkeypat
         await cluster.until(lambda: 4 in active.state.brokers)
         assert active.state.brokers[1] == known
         assert path in controller.service.ignored_nodes()
+        assert await active.store.exists(path)
         await cluster.brokers[1].unregister()
         await cluster.until(lambda: 1 not in active.state.brokers)
 
