@@ -107,9 +107,7 @@ OTHER_TOOLS = Excuse(
         *in_file("controller/cluster_reader.py", "ClusterReader._ignore", "ClusterReader._leave_state_alone", "shown"),
         *in_file("controller/cluster_reader.py", "ClusterReader._check_controller_epoch"),
         *in_file("controller/cluster_reader.py", "ClusterReader.create_missing", "ClusterReader.report_removed_topic"),
-        *in_file(
-            "controller/cluster_reader.py", "ClusterReader.leave_contradicted_state", "ClusterReader._as_last_read"
-        ),
+        *in_file("controller/cluster_reader.py", "ClusterReader.leave_contradicted_state"),
         *in_file("controller/cluster_store.py", "ClusterStore._create_unless_there", "ClusterStore._clear"),
         *in_file(
             "controller/cluster_store.py", "ClusterStore._below", "ClusterStore._paths_in", "WriteRefused.__init__"
